@@ -1,0 +1,1 @@
+//! Turns a pod into an injected pod: mesh, OpenTelemetry, planned order.

@@ -1,0 +1,1 @@
+//! Kubernetes documents: YAML as Go reads and writes it, pod views, annotations.

@@ -1,0 +1,2 @@
+//! The `remora` binary.
+fn main() {}

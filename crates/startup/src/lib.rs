@@ -1,0 +1,1 @@
+//! The model of how a kubelet starts and stops a pod under a mesh.
