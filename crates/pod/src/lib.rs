@@ -1,1 +1,14 @@
 //! Kubernetes documents: YAML as Go reads and writes it, pod views, annotations.
+//!
+//! A document stays a [`serde_json::Value`] from the moment it is read until it is written, so fields this
+//! crate has never heard of survive untouched. What is typed here is only what has to be judged: quantities,
+//! names, selectors, ports, images.
+//!
+//! Nothing in this crate does IO, reads the clock or the environment, or panics on any input.
+
+pub mod object;
+pub mod path;
+pub mod workload;
+pub mod yaml;
+
+pub use path::{Path, Segment};
