@@ -6,8 +6,10 @@
 //!
 //! Nothing in this crate does IO, reads the clock or the environment, or panics on any input.
 
+pub mod merge;
 pub mod object;
 pub mod path;
+pub mod view;
 pub mod workload;
 pub mod yaml;
 

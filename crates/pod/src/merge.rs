@@ -1,0 +1,207 @@
+//! Strategic merge patch, as far as pods need it.
+//!
+//! [`merge`] lays a patch over a document the way the API server and Istio's injector do: maps merge, `null`
+//! deletes, lists whose items have an identity (containers, env, volumes…) merge item by item, every other
+//! list is replaced. The order of a merged list is part of the contract, because the order of containers is
+//! the order in which they start.
+
+use serde_json::{Map, Value};
+
+/// Lays `patch` over `original`.
+///
+/// Directives: `$patch: replace | delete | merge` in maps and list items, `$retainKeys` in maps;
+/// `$setElementOrder/…` and `$deleteFromPrimitiveList/…` are accepted and dropped.
+pub fn merge(original: Value, patch: &Value) -> Value {
+    merge_field("", original, patch)
+}
+
+fn merge_field(field: &str, original: Value, patch: &Value) -> Value {
+    match (original, patch) {
+        (Value::Object(old), Value::Object(new)) => Value::Object(merge_maps(old, new)),
+        (Value::Array(old), Value::Array(new)) => merge_lists(field, old, new),
+        (_, Value::Object(new)) => Value::Object(merge_maps(Map::new(), new)),
+        (_, Value::Array(new)) => merge_lists(field, Vec::new(), new),
+        (_, new) => new.clone(),
+    }
+}
+
+fn merge_maps(mut old: Map<String, Value>, new: &Map<String, Value>) -> Map<String, Value> {
+    match new.get("$patch").and_then(Value::as_str) {
+        Some("replace") => old.clear(),
+        Some("delete") => return Map::new(),
+        _ => {}
+    }
+    if let Some(keep) = new.get("$retainKeys").and_then(Value::as_array) {
+        old.retain(|key, _| keep.iter().any(|k| k.as_str() == Some(key)));
+    }
+    for (key, value) in new {
+        if key.starts_with('$') {
+            continue;
+        }
+        if value.is_null() {
+            old.remove(key);
+            continue;
+        }
+        let merged = merge_field(key, old.remove(key).unwrap_or(Value::Null), value);
+        old.insert(key.clone(), merged);
+    }
+    old
+}
+
+/// What makes two items of a list the same item.
+///
+/// k8s: the merge keys of the pod API. Ports merge by number *and* protocol: by number alone, as the API
+/// declares it, 53/TCP and 53/UDP would swallow each other.
+fn identity(field: &str, item: &Value) -> Option<String> {
+    let text = |key: &str| item.get(key).and_then(Value::as_str).map(str::to_owned);
+    match field {
+        "containers" | "initContainers" | "ephemeralContainers" | "volumes" | "imagePullSecrets" | "env"
+        | "resourceClaims" => text("name"),
+        "volumeMounts" => text("mountPath"),
+        "volumeDevices" => text("devicePath"),
+        "hostAliases" => text("ip"),
+        "ports" => {
+            let number = item.get("containerPort")?.as_i64()?;
+            let protocol = item.get("protocol").and_then(Value::as_str).unwrap_or("TCP");
+            Some(format!("{number}/{protocol}"))
+        }
+        _ => None,
+    }
+}
+
+/// True for lists that merge item by item.
+fn is_keyed(field: &str) -> bool {
+    matches!(
+        field,
+        "containers"
+            | "initContainers"
+            | "ephemeralContainers"
+            | "volumes"
+            | "imagePullSecrets"
+            | "env"
+            | "resourceClaims"
+            | "volumeMounts"
+            | "volumeDevices"
+            | "hostAliases"
+            | "ports"
+    )
+}
+
+/// One item of the patch, joined with the original it changes.
+struct Joined {
+    position: Option<usize>,
+    value: Value,
+}
+
+fn merge_lists(field: &str, old: Vec<Value>, new: &[Value]) -> Value {
+    if !is_keyed(field) {
+        // An empty patch list changes nothing: templates render "nothing to say" that way.
+        return if new.is_empty() && !old.is_empty() { Value::Array(old) } else { Value::Array(new.to_vec()) };
+    }
+    if new.iter().any(|item| is_bare_directive(item, "replace")) {
+        let kept = new.iter().filter(|i| !is_bare_directive(i, "replace")).cloned().collect();
+        return Value::Array(kept);
+    }
+    let mut slots: Vec<Option<Value>> = old.into_iter().map(Some).collect();
+    let keys: Vec<Option<String>> =
+        slots.iter().map(|slot| slot.as_ref().and_then(|item| identity(field, item))).collect();
+    let mut joined = Vec::with_capacity(new.len());
+    for item in new {
+        let key = identity(field, item);
+        let position = key.as_ref().and_then(|k| keys.iter().position(|o| o.as_ref() == Some(k)));
+        let before = position.and_then(|p| slots.get_mut(p)).and_then(Option::take);
+        if item.get("$patch").and_then(Value::as_str) == Some("delete") {
+            continue;
+        }
+        joined.push(Joined { position, value: merge_field("", before.unwrap_or(Value::Null), item) });
+    }
+    Value::Array(interleave(slots, joined))
+}
+
+fn is_bare_directive(item: &Value, directive: &str) -> bool {
+    item.as_object()
+        .is_some_and(|m| m.len() == 1 && m.get("$patch").and_then(Value::as_str) == Some(directive))
+}
+
+/// Orders a merged list.
+///
+/// k8s: two queues, what only the original has and what the patch has. The head of the first goes out only
+/// when the head of the second existed in the original too, at a later place. So new items come before the
+/// untouched ones, and items known to both keep their old neighbourhood.
+fn interleave(untouched: Vec<Option<Value>>, patched: Vec<Joined>) -> Vec<Value> {
+    let mut out = Vec::with_capacity(untouched.len() + patched.len());
+    let mut kept = untouched
+        .into_iter()
+        .enumerate()
+        .filter_map(|(position, item)| item.map(|value| (position, value)))
+        .peekable();
+    for item in patched {
+        if let Some(position) = item.position {
+            while let Some((_, value)) = kept.next_if(|(old, _)| *old < position) {
+                out.push(value);
+            }
+        }
+        out.push(item.value);
+    }
+    out.extend(kept.map(|(_, value)| value));
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::merge;
+    use serde_json::{Value, json};
+
+    fn names(list: &Value) -> Vec<&str> {
+        list.as_array().unwrap().iter().map(|i| i["name"].as_str().unwrap()).collect()
+    }
+
+    #[test]
+    fn maps_merge_and_null_deletes() {
+        let out = merge(json!({"a": 1, "b": {"c": 2, "d": 3}}), &json!({"b": {"c": null, "e": 4}}));
+        assert_eq!(out, json!({"a": 1, "b": {"d": 3, "e": 4}}));
+    }
+
+    #[test]
+    fn new_items_come_before_the_users() {
+        let out =
+            merge(json!({"volumes": [{"name": "u"}]}), &json!({"volumes": [{"name": "a"}, {"name": "b"}]}));
+        assert_eq!(names(&out["volumes"]), ["a", "b", "u"]);
+    }
+
+    #[test]
+    fn known_items_keep_their_neighbourhood() {
+        let out = merge(
+            json!({"env": [{"name": "u"}, {"name": "a", "value": "1"}, {"name": "w"}]}),
+            &json!({"env": [{"name": "a", "value": "2"}, {"name": "z"}]}),
+        );
+        assert_eq!(names(&out["env"]), ["u", "a", "z", "w"]);
+        assert_eq!(out["env"][1]["value"], "2");
+    }
+
+    #[test]
+    fn lists_without_identity_are_replaced_unless_the_patch_is_empty() {
+        let base = json!({"args": ["a"], "command": ["b"]});
+        let out = merge(base, &json!({"args": ["x", "y"], "command": []}));
+        assert_eq!(out, json!({"args": ["x", "y"], "command": ["b"]}));
+    }
+
+    #[test]
+    fn directives() {
+        let base = json!({"containers": [{"name": "a"}, {"name": "b"}], "m": {"x": 1}});
+        let patch = json!({"containers": [{"name": "a", "$patch": "delete"}], "m": {"$patch": "replace", "y": 2}});
+        assert_eq!(merge(base.clone(), &patch), json!({"containers": [{"name": "b"}], "m": {"y": 2}}));
+        let patch = json!({"containers": [{"$patch": "replace"}, {"name": "c"}]});
+        assert_eq!(names(&merge(base, &patch)["containers"]), ["c"]);
+        let volume = json!({"volumes": [{"name": "v", "emptyDir": {}}]});
+        let patch = json!({"volumes": [{"name": "v", "$retainKeys": ["name", "csi"], "csi": {"driver": "d"}}]});
+        assert_eq!(merge(volume, &patch), json!({"volumes": [{"name": "v", "csi": {"driver": "d"}}]}));
+    }
+
+    #[test]
+    fn ports_differ_by_protocol() {
+        let base = json!({"ports": [{"containerPort": 53, "protocol": "UDP"}]});
+        let out = merge(base, &json!({"ports": [{"containerPort": 53, "name": "dns-tcp"}]}));
+        assert_eq!(out["ports"].as_array().unwrap().len(), 2);
+    }
+}
