@@ -6,9 +6,16 @@
 //!
 //! Nothing in this crate does IO, reads the clock or the environment, or panics on any input.
 
+pub mod cidr;
+pub mod duration;
+pub mod image;
 pub mod merge;
+pub mod names;
 pub mod object;
 pub mod path;
+pub mod ports;
+pub mod quantity;
+pub mod selector;
 pub mod view;
 pub mod workload;
 pub mod yaml;
