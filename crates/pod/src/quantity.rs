@@ -1,15 +1,16 @@
 //! Amounts of resources: `100m`, `1.5Gi`, `2e3`.
 //!
-//! [`Quantity`] holds the value exactly down to a billionth and prints the canonical form Kubernetes prints:
-//! no fraction, the largest suffix that keeps it whole, the family of suffixes the user chose. Finer amounts
-//! round up, amounts beyond 2^63-1 are capped, both as the API server does.
+//! [`Quantity`] holds the value exactly down to a billionth and prints the form Kubernetes prints: no fraction,
+//! the largest suffix that keeps it whole, the family of suffixes the user chose. Finer amounts round up, binary
+//! amounts beyond 2^63-1 are capped, and a text that Kubernetes takes for canonical already stays as it is
+//! (`1.105` does, `1.5` becomes `1500m`): all as the API server does.
 
 use std::fmt;
 use std::str::FromStr;
 
 /// Billionths per unit.
 const NANOS: i128 = 1_000_000_000;
-/// Largest amount, in whole units.
+/// Largest binary amount, in whole units.
 const MOST: i128 = (1 << 63) - 1;
 /// Digits after the point that are read exactly; the rest only rounds up.
 const FRACTION_DIGITS: usize = 18;
@@ -26,10 +27,12 @@ enum Format {
 }
 
 /// An amount of a resource. Ordered by amount; `1Gi` equals `1024Mi`.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Quantity {
     nanos: i128,
     format: Format,
+    /// The text as given, when it is printed as it is.
+    kept: Option<Box<str>>,
 }
 
 /// Why a text is not a quantity.
@@ -64,6 +67,7 @@ impl Quantity {
         Self {
             nanos: i128::from(units) * NANOS,
             format: Format::Decimal,
+            kept: None,
         }
     }
 
@@ -142,10 +146,17 @@ impl FromStr for Quantity {
             text: text.to_owned(),
             suffix: suffix.to_owned(),
         })?;
-        let nanos = nanos(whole, fraction, scale).min(MOST * NANOS);
+        let exact = nanos(whole, fraction, scale);
+        let nanos = match format {
+            Format::Binary => exact.min(MOST * NANOS),
+            Format::Decimal | Format::Exponent => exact,
+        };
+        // Beyond 10^29 only the text still says how much it is.
+        let keep = is_kept(whole, fraction, scale) || nanos == i128::MAX;
         Ok(Self {
             nanos: if negative { -nanos } else { nanos },
             format,
+            kept: keep.then(|| text.into()),
         })
     }
 }
@@ -186,7 +197,27 @@ fn scale(suffix: &str) -> Option<(Format, Scale)> {
     }
 }
 
-/// The amount in billionths, rounded up, never more than fits.
+/// Whether Kubernetes takes a text for canonical and does not touch it. The rule is cheap rather than exact.
+fn is_kept(whole: &str, fraction: &str, scale: Scale) -> bool {
+    let whole = match whole.trim_start_matches('0') {
+        "" => "0",
+        stripped => stripped,
+    };
+    match scale {
+        Scale::Two(power) => {
+            let room = i64::from(power) * 3 / 10 + 1 + i64::try_from(whole.len()).unwrap_or(i64::MAX);
+            fraction.is_empty() && room <= 15 && whole.parse::<u64>().is_ok_and(|value| value & 7 != 0)
+        }
+        Scale::Ten(power) => {
+            let digits = format!("{whole}{fraction}");
+            let power = power - i64::try_from(fraction.len()).unwrap_or(0);
+            let fits = digits.len() <= 18 && power >= -9 && power % 3 == 0;
+            fits && !digits.ends_with("000") && !digits.starts_with('0')
+        }
+    }
+}
+
+/// The amount in billionths, rounded up; `i128::MAX` when it does not fit.
 fn nanos(whole: &str, fraction: &str, scale: Scale) -> i128 {
     let digits: Vec<u8> = whole.bytes().chain(fraction.bytes()).map(|b| b - b'0').collect();
     let zeros = digits.iter().take_while(|digit| **digit == 0).count();
@@ -201,8 +232,8 @@ fn nanos(whole: &str, fraction: &str, scale: Scale) -> i128 {
     let lead = i64::try_from(whole.len()).unwrap_or(i64::MAX) - i64::try_from(zeros).unwrap_or(0);
     // Where the point stands in `significant`, after the decimal suffix has moved it.
     let point = lead.saturating_add(power);
-    if point > 20 {
-        return MOST.saturating_mul(NANOS);
+    if point > 38 {
+        return i128::MAX;
     }
     let digit_at = |at: i64| {
         usize::try_from(at)
@@ -211,7 +242,9 @@ fn nanos(whole: &str, fraction: &str, scale: Scale) -> i128 {
             .copied()
             .unwrap_or(0)
     };
-    let units = (0..point).fold(0_i128, |sum, at| sum * 10 + i128::from(digit_at(at)));
+    let units = (0..point).fold(0_i128, |sum, at| {
+        sum.saturating_mul(10).saturating_add(i128::from(digit_at(at)))
+    });
     // 18 digits of the fraction, and whether anything follows.
     let start = point.max(-64);
     let exact = i64::try_from(FRACTION_DIGITS).unwrap_or(18);
@@ -233,11 +266,14 @@ fn nanos(whole: &str, fraction: &str, scale: Scale) -> i128 {
 
 impl fmt::Display for Quantity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(text) = &self.kept {
+            return f.write_str(text);
+        }
         if self.nanos == 0 {
             return f.write_str("0");
         }
-        // Fewer than 1024 bytes have no binary suffix.
-        if self.format == Format::Binary && self.nanos.abs() >= 1024 * NANOS {
+        // Fewer than 1024 bytes have no binary suffix, nor has what is no whole number of bytes.
+        if self.format == Format::Binary && self.nanos.abs() >= 1024 * NANOS && self.nanos % NANOS == 0 {
             let (amount, steps) = reduce(self.value(), 1024, 6);
             let suffix = ["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"]
                 .get(steps)
@@ -285,9 +321,15 @@ mod tests {
             ("1500m", "1500m"),
             ("0.5", "500m"),
             (".5", "500m"),
-            ("5.", "5"),
-            ("+1", "1"),
+            ("5.", "5."),
+            ("1.0", "1"),
+            ("5000e3", "5e6"),
+            ("+1", "+1"),
             ("-1.5", "-1500m"),
+            ("1.105", "1.105"),
+            ("372.0e1", "372.0e1"),
+            ("00100m", "00100m"),
+            ("008Mi", "8Mi"),
             ("1000", "1k"),
             ("1024", "1024"),
             ("100000", "100k"),
@@ -297,20 +339,20 @@ mod tests {
             ("1023Ki", "1023Ki"),
             ("1e3", "1e3"),
             ("12E2", "1200"),
-            ("1500e0", "1500"),
+            ("1500e0", "1500e0"),
             ("1E", "1E"),
-            ("1.0001Ki", "1025"),
+            ("1.0001Ki", "1024102400u"),
             ("0.1n", "1n"),
             ("1e-12", "1e-9"),
             ("128974848", "128974848"),
             ("129M", "129M"),
             ("123Mi", "123Mi"),
-            ("9223372036854775808", "9223372036854775807"),
-            ("1e1000000", "9223372036854775807"),
+            ("9223372036854775808", "9223372036854775808"),
+            ("1e1000000", "1e1000000"),
+            ("3906E", "3906E"),
             ("1e-1000000", "1e-9"),
             ("100000Ei", "9223372036854775807"),
             ("0.000000000000000000000000000001", "1n"),
-            ("00000000000000000000000000000000000000000000000001", "1"),
         ];
         for (text, expected) in cases {
             assert_eq!(text.parse::<Quantity>().unwrap().to_string(), expected, "{text}");

@@ -11,6 +11,7 @@
 //! Not kept: comments, key order, anchors and the style of scalars.
 
 mod error;
+pub mod fuzz;
 mod go_float;
 mod json;
 mod marks;

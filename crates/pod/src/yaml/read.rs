@@ -135,12 +135,12 @@ pub fn parse(raw: &RawDocument<'_>, limits: Limits) -> Result<Option<Document>, 
         return Err(ReadError::new(fault, start));
     }
     let text = raw.text.trim_start_matches('\u{feff}');
-    refuse_control_characters(text, first_line)?;
     if looks_like_json(text)
         && let Some(outcome) = parse_json(text, first_line, limits)
     {
         return outcome.map(Some);
     }
+    refuse_control_characters(text, first_line)?;
     let composer = Composer {
         parser: Parser::new_from_str(text),
         line_offset: first_line.saturating_sub(1),

@@ -1,0 +1,194 @@
+//! Promises of the YAML reader and writer that hold for every input.
+
+use proptest::prelude::*;
+use remora_pod::yaml::{self, Limits, Splitter};
+use serde_json::{Map, Number, Value};
+
+/// Texts that have gone wrong in one YAML implementation or another, alone and glued together.
+fn nasty() -> impl Strategy<Value = String> {
+    const PIECES: &[&str] = &[
+        "",
+        " ",
+        "  ",
+        "\n",
+        "\n\n",
+        "\t",
+        "\r",
+        "\r\n",
+        "'",
+        "\"",
+        ":",
+        ": ",
+        "#",
+        " #",
+        "-",
+        "- ",
+        "?",
+        "? ",
+        "!",
+        "&a",
+        "*a",
+        "|",
+        ">",
+        "%",
+        "@",
+        "`",
+        ",",
+        "[",
+        "]",
+        "{",
+        "}",
+        "---",
+        "...",
+        "--- ",
+        "\\",
+        "é",
+        "\u{2028}",
+        "\u{85}",
+        "\u{feff}",
+        "😀",
+        "\u{7}",
+        "\u{7f}",
+        "\0",
+        "\u{a0}",
+        "\u{fffd}",
+        "0",
+        "0644",
+        "0x1",
+        "1e3",
+        ".5",
+        "true",
+        "on",
+        "y",
+        "null",
+        "~",
+        "12:30:45",
+        "2024-01-02",
+        "=",
+        "<<",
+        "word",
+        "a b",
+        "the quick brown fox jumps over the lazy dog",
+    ];
+    prop_oneof![
+        prop::sample::select(PIECES).prop_map(str::to_owned),
+        prop::collection::vec(prop::sample::select(PIECES), 0..12).prop_map(|pieces| pieces.concat()),
+        prop::collection::vec(prop::sample::select(PIECES), 20..60).prop_map(|pieces| pieces.concat()),
+        any::<String>(),
+    ]
+}
+
+/// Floats that are whole numbers are integers for Go, so the generator leaves them out.
+fn number() -> impl Strategy<Value = Number> {
+    prop_oneof![
+        any::<i64>().prop_map(Number::from),
+        any::<u64>().prop_map(Number::from),
+        any::<f64>()
+            .prop_filter("a fraction, or too large for an integer", |x| {
+                x.is_finite() && (x.fract() != 0.0 || x.abs() > 1e20)
+            })
+            .prop_filter_map("finite", Number::from_f64),
+    ]
+}
+
+fn value() -> impl Strategy<Value = Value> {
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        number().prop_map(Value::Number),
+        nasty().prop_map(Value::from),
+    ];
+    leaf.prop_recursive(5, 40, 6, |inner| {
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..6).prop_map(Value::Array),
+            prop::collection::vec((nasty(), inner), 0..6)
+                .prop_map(|fields| Value::Object(fields.into_iter().collect::<Map<_, _>>())),
+        ]
+    })
+}
+
+fn read(text: &str) -> Value {
+    match yaml::parse_str(text) {
+        Ok(document) => document.map_or(Value::Null, |document| document.value),
+        Err(error) => panic!("{error}: {text}"),
+    }
+}
+
+proptest! {
+    #[test]
+    fn what_is_written_reads_back(value in value()) {
+        let text = yaml::write(&value);
+        prop_assert_eq!(read(&text), value, "{}", text);
+    }
+
+    #[test]
+    fn json_reads_as_itself(value in value()) {
+        let text = serde_json::to_string_pretty(&serde_json::json!({"a": value})).unwrap();
+        let expected: Value = serde_json::from_str(&text).unwrap();
+        prop_assert_eq!(read(&text), expected);
+    }
+
+    #[test]
+    fn splitting_loses_nothing(pieces in prop::collection::vec(nasty(), 0..20)) {
+        let text = pieces.concat();
+        let documents: Vec<_> = yaml::split(&text).collect();
+        let joined: String = documents.iter().map(|document| &*document.text).collect();
+        prop_assert_eq!(&joined, &text);
+        for (index, document) in documents.iter().enumerate() {
+            prop_assert_eq!(document.index, index);
+        }
+    }
+
+    #[test]
+    fn pieces_split_like_the_whole(pieces in prop::collection::vec(nasty(), 0..20)) {
+        let text = pieces.concat();
+        let whole: Vec<_> = yaml::split(&text).map(yaml::RawDocument::into_owned).collect();
+        let mut splitter = Splitter::default();
+        let mut parts: Vec<_> = pieces.iter().flat_map(|piece| splitter.push(piece)).collect();
+        parts.extend(splitter.finish());
+        prop_assert_eq!(parts, whole);
+    }
+
+    #[test]
+    fn documents_of_a_stream_come_back_one_by_one(values in prop::collection::vec(value(), 1..5)) {
+        let text: String = values.iter().map(|value| format!("---\n{}", yaml::write(value))).collect();
+        let read: Vec<Value> = yaml::split(&text)
+            .map(|raw| yaml::parse(&raw, Limits::default()).unwrap().map_or(Value::Null, |document| document.value))
+            .collect();
+        prop_assert_eq!(read, values);
+    }
+
+    #[test]
+    fn no_bytes_make_it_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        yaml::fuzz::round_trip(&bytes);
+    }
+
+    #[test]
+    fn no_yaml_like_text_makes_it_panic(text in "[-a:{}\\[\\]&*!|>'\"#?,%~0.<\\\\ \n\t]{0,80}") {
+        yaml::fuzz::round_trip(text.as_bytes());
+    }
+
+    #[test]
+    fn no_glued_text_makes_it_panic(pieces in prop::collection::vec(nasty(), 0..20)) {
+        yaml::fuzz::round_trip(pieces.concat().as_bytes());
+    }
+
+    #[test]
+    fn every_mark_lies_inside_the_text(value in value()) {
+        let text = yaml::write(&value);
+        let lines = u32::try_from(text.lines().count()).unwrap();
+        if let Some(document) = yaml::parse_str(&text).unwrap() {
+            prop_assert!((1..=lines).contains(&document.marks.value().line));
+        }
+    }
+
+    #[test]
+    fn parsers_of_small_texts_do_not_panic(text in nasty()) {
+        let _ = text.parse::<remora_pod::quantity::Quantity>().map(|quantity| quantity.to_string());
+        let _ = remora_pod::duration::parse(&text).map(remora_pod::duration::format);
+        let _ = text.parse::<remora_pod::Path>();
+        let _ = remora_pod::image::Image::split(&text).to_string();
+        let _ = remora_pod::cidr::parse(&text, true);
+        let _ = remora_pod::ports::parse(&text, remora_pod::ports::Allow { wildcard: true, zero: true });
+    }
+}
