@@ -16,6 +16,7 @@ pub mod path;
 pub mod ports;
 pub mod quantity;
 pub mod selector;
+pub mod validate;
 pub mod view;
 pub mod workload;
 pub mod yaml;
