@@ -164,6 +164,14 @@ pub fn instrument(
         };
         inject(&mut work, given, &scene, request, &mut outcome);
     }
+    // Several languages often meet the same problem.
+    let mut said = Vec::new();
+    for warning in outcome.warnings.drain(..) {
+        if !said.contains(&warning) {
+            said.push(warning);
+        }
+    }
+    outcome.warnings = said;
     outcome.changed = work != *given;
     if outcome.changed {
         *spec = Value::Object(work);
@@ -318,11 +326,7 @@ fn inject_sdk(
             }
         }
     }
-    if !accepted.is_empty() {
-        for (volume, _) in certificates.volumes {
-            pod::add_volume(spec, volume)?;
-        }
-    }
+    tls::add_volumes(&certificates, spec)?;
     Ok(accepted)
 }
 

@@ -45,8 +45,8 @@ impl Refusal {
         let reason = match self {
             Self::Malformed(Malformed(what)) => format!("{what}; correct the manifest"),
             Self::Indirect(variable) => format!(
-                "{variable} comes from valueFrom and cannot be extended; give it a literal value, in the \
-                 container or in the Instrumentation"
+                "{variable} comes from valueFrom, in the container or in the Instrumentation, and cannot be \
+                 extended; give it a literal value there"
             ),
             Self::DotNetHome => {
                 "OTEL_DOTNET_AUTO_HOME is set already; remove it, or the annotation".to_owned()
@@ -148,9 +148,7 @@ pub(crate) fn inject(
         }
     }
     if let Some(first) = accepted.first() {
-        for (volume, _) in certificates.volumes {
-            pod::add_volume(spec, volume)?;
-        }
+        tls::add_volumes(&certificates, spec)?;
         pod::add_volume(spec, volume(&volume_name(language), &section))?;
         add_copies(spec, scene, language, &section, first, libc)?;
     }
@@ -220,14 +218,19 @@ impl Dresser<'_, '_> {
         Ok((container, remark))
     }
 
-    /// Variables that must be extended have to be literals, wherever they come from.
+    /// Variables that must be extended have to be literals, wherever they come from. One indirect source is
+    /// enough, also behind a literal of higher rank: the literal may have come from an Instrumentation too,
+    /// through another language, and then the answer would change from pass to pass.
     fn check(&self, env: &[Value]) -> Result<(), Refusal> {
         let common = self.scene.instrumentation.env.as_slice();
         let all = [env, self.section.env.as_slice(), common];
         let own = [env, self.section.env.as_slice()];
-        let indirect = |lists: &[&[Value]], name: &'static str| match env::held_in(lists, name) {
-            Held::Indirect => Err(Refusal::Indirect(name)),
-            _ => Ok(()),
+        let indirect = |lists: &[&[Value]], name: &'static str| {
+            if env::is_indirect(lists, name) {
+                Err(Refusal::Indirect(name))
+            } else {
+                Ok(())
+            }
         };
         match self.language {
             Language::Java => indirect(&all, "JAVA_TOOL_OPTIONS"),

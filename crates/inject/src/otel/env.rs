@@ -48,6 +48,11 @@ pub(crate) fn held_in<'a>(lists: &[&'a [Value]], wanted: &str) -> Held<'a> {
         .unwrap_or(Held::Absent)
 }
 
+/// Whether any of several lists takes a variable from elsewhere.
+pub(crate) fn is_indirect(lists: &[&[Value]], wanted: &str) -> bool {
+    lists.iter().any(|list| held(list, wanted) == Held::Indirect)
+}
+
 /// Adds entries whose names are not there yet, each name once.
 pub(crate) fn append_absent(env: &mut Vec<Value>, entries: &[Value]) {
     for entry in entries {

@@ -61,12 +61,10 @@ pub(crate) fn inject(
         speaks_for,
         &certificates,
     )?);
-    for (volume, _) in certificates.volumes {
-        pod::add_volume(spec, volume)?;
-    }
     spec.insert("shareProcessNamespace".to_owned(), Value::Bool(true));
     pod::add_volume(spec, debug_volume())?;
     pod::list_mut(spec, "containers")?.push(Value::Object(sidecar));
+    tls::add_volumes(&certificates, spec)?;
     Ok(vec![app.clone()])
 }
 

@@ -101,7 +101,25 @@ fn operator_name(stem: &str, name: &str) -> String {
     cut.trim_end_matches('-').to_owned()
 }
 
-/// Mounts the volumes in a container, each once, and remembers which the pod needs.
+/// Adds the volumes that some container mounts.
+pub(crate) fn add_volumes(
+    certificates: &Certificates,
+    spec: &mut Map<String, Value>,
+) -> Result<(), pod::Malformed> {
+    for (volume, _) in &certificates.volumes {
+        let mounts = |container: &Value| {
+            container
+                .as_object()
+                .is_some_and(|map| pod::mounts_volume(map, pod::name(volume)))
+        };
+        if pod::containers(spec).any(|(_, container)| mounts(container)) {
+            pod::add_volume(spec, volume.clone())?;
+        }
+    }
+    Ok(())
+}
+
+/// Mounts the volumes in a container, each once.
 pub(crate) fn mount(
     certificates: &Certificates,
     container: &mut Map<String, Value>,

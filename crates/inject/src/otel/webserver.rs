@@ -11,7 +11,7 @@
 use serde_json::{Map, Value, json};
 
 use super::agent::{self, Refusal};
-use super::env::{self, Held};
+use super::env;
 use super::identity::App;
 use super::instrumentation::Section;
 use super::language::Language;
@@ -85,11 +85,7 @@ pub(crate) fn inject(
             Err(refusal) => warnings.push(refusal.warning(language, &place.name)),
         }
     }
-    if !accepted.is_empty() {
-        for (volume, _) in certificates.volumes {
-            pod::add_volume(spec, volume)?;
-        }
-    }
+    tls::add_volumes(&certificates, spec)?;
     Ok(accepted)
 }
 
@@ -248,10 +244,10 @@ impl Server<'_, '_> {
 
     fn check(&self, env: &[Value]) -> Result<(), Refusal> {
         let lists = [env, self.section.env.as_slice()];
-        match env::held_in(&lists, "LD_LIBRARY_PATH") {
-            Held::Indirect if self.language == Language::Nginx => Err(Refusal::Indirect("LD_LIBRARY_PATH")),
-            _ => Ok(()),
+        if self.language == Language::Nginx && env::is_indirect(&lists, "LD_LIBRARY_PATH") {
+            return Err(Refusal::Indirect("LD_LIBRARY_PATH"));
         }
+        Ok(())
     }
 
     /// The target itself, doing nothing but handing out its configuration.
