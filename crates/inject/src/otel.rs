@@ -14,6 +14,8 @@
 //! It does not inject collector sidecars, does not talk to a cluster, and leaves the order of init
 //! containers to the start-up planner (copies are placed as the operator does).
 
+use std::collections::HashSet;
+
 use serde_json::{Map, Value};
 
 mod agent;
@@ -28,6 +30,7 @@ mod operator;
 mod pod;
 mod request;
 mod sdk;
+mod security;
 mod select;
 mod tls;
 mod warning;
@@ -123,7 +126,10 @@ pub fn instrument(
         pod: pod_annotations,
         namespace: namespace_annotations,
     };
-    let mut outcome = Outcome::default();
+    let mut outcome = Outcome {
+        warnings: request::remarks(pod_annotations),
+        ..Outcome::default()
+    };
     if !request::any(annotations) {
         return outcome;
     }
@@ -143,40 +149,51 @@ pub fn instrument(
     };
     let requests = request::resolve(sources, &mut outcome.warnings)
         .and_then(|requests| confirm(requests, subject, inventory, options, &mut outcome.warnings));
-    let requests = match requests {
-        Ok(requests) => requests,
-        Err(warning) => {
-            outcome.warnings.push(warning);
-            return outcome;
+    match requests {
+        Ok(requests) => {
+            let identity = Identity::new(subject, metadata, given, inventory, &empty);
+            let work = inject_all(given, sources, &identity, &requests, &mut outcome);
+            outcome.changed = work != *given;
+            if outcome.changed {
+                *spec = Value::Object(work);
+            }
         }
-    };
-    let identity = Identity::new(subject, metadata, given, inventory, &empty);
-    let labels = inventory.namespace_labels(subject.namespace);
+        Err(warning) => outcome.warnings.push(warning),
+    }
+    outcome.warnings = once_each(outcome.warnings);
+    outcome
+}
+
+/// Applies all languages, one after the other, to a copy.
+fn inject_all(
+    given: &Map<String, Value>,
+    sources: Sources<'_>,
+    identity: &Identity<'_>,
+    requests: &[Request<'_>],
+    outcome: &mut Outcome,
+) -> Map<String, Value> {
     let mut work = given.clone();
-    for request in &requests {
+    for request in requests {
         let scene = Scene {
-            annotations,
-            namespace_labels: labels,
-            identity: &identity,
+            annotations: sources.annotations,
+            namespace_labels: sources.inventory.namespace_labels(sources.namespace),
+            identity,
             instrumentation: request.instrumentation,
-            operator,
+            operator: sources.operator,
             own: &request.own,
         };
-        inject(&mut work, given, &scene, request, &mut outcome);
+        inject(&mut work, given, &scene, request, outcome);
     }
-    // Several languages often meet the same problem.
-    let mut said = Vec::new();
-    for warning in outcome.warnings.drain(..) {
-        if !said.contains(&warning) {
-            said.push(warning);
-        }
-    }
-    outcome.warnings = said;
-    outcome.changed = work != *given;
-    if outcome.changed {
-        *spec = Value::Object(work);
-    }
-    outcome
+    work
+}
+
+/// Several languages often meet the same problem.
+fn once_each(warnings: Vec<Warning>) -> Vec<Warning> {
+    let mut said = HashSet::new();
+    warnings
+        .into_iter()
+        .filter(|warning| said.insert(warning.clone()))
+        .collect()
 }
 
 /// Checks what the Instrumentations refer to, once each, and passes on remarks about them.

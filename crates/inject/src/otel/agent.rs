@@ -13,6 +13,7 @@ use super::language::Language;
 use super::names::{self, AGENT, AGENT_DIR};
 use super::pod::{self, Malformed, Place};
 use super::sdk;
+use super::security;
 use super::tls::{self, Certificates};
 use super::warning::Warning;
 
@@ -150,6 +151,9 @@ pub(crate) fn inject(
     if let Some(first) = accepted.first() {
         tls::add_volumes(&certificates, spec)?;
         pod::add_volume(spec, volume(&volume_name(language), &section))?;
+        if pod::find(spec, true, &volume_name(language)).is_none() {
+            warnings.extend(security::obstacle(spec, scene, first, &section.image));
+        }
         add_copies(spec, scene, language, &section, first, libc)?;
     }
     Ok(accepted)
@@ -324,7 +328,7 @@ fn add_copies(
     first: &Place,
     libc: Libc,
 ) -> Result<(), Malformed> {
-    let security = security(spec, scene, first);
+    let security = security::of_added(spec, scene, first);
     let mut copies = vec![copy_container(scene, language, section, libc)];
     copies.extend(section.extensions.iter().enumerate().map(|(index, extension)| {
         let source = format!("{}/.", extension.dir);
@@ -374,10 +378,4 @@ fn finish_copy(copy: &mut Value, language: Language, section: &Section, security
     map.insert("volumeMounts".to_owned(), mount);
     pod::set_some(map, "resources", section.resources.clone());
     pod::set_some(map, "securityContext", security.cloned());
-}
-
-/// What an added init container runs as: as configured, else as its first target (container level only).
-pub(crate) fn security(spec: &Map<String, Value>, scene: &Scene<'_>, first: &Place) -> Option<Value> {
-    let inherited = || pod::container(spec, first).ok()?.get("securityContext").cloned();
-    scene.instrumentation.init_security.clone().or_else(inherited)
 }

@@ -2,6 +2,8 @@
 //!
 //! Existing entries are never reordered or overwritten, except where a language must extend a value.
 
+use std::collections::HashSet;
+
 use serde_json::{Value, json};
 
 /// What a list says about a variable.
@@ -55,21 +57,30 @@ pub(crate) fn is_indirect(lists: &[&[Value]], wanted: &str) -> bool {
 
 /// Adds entries whose names are not there yet, each name once.
 pub(crate) fn append_absent(env: &mut Vec<Value>, entries: &[Value]) {
-    for entry in entries {
-        if !has(env, name(entry)) {
-            env.push(entry.clone());
-        }
+    if entries.is_empty() {
+        return;
     }
+    let mut known: HashSet<&str> = env.iter().map(name).collect();
+    let new: Vec<Value> = entries
+        .iter()
+        .filter(|entry| known.insert(name(entry)))
+        .cloned()
+        .collect();
+    env.extend(new);
 }
 
 /// Adds a literal if the name is not there yet.
 pub(crate) fn append_value(env: &mut Vec<Value>, name: &str, value: &str) {
-    append_absent(env, &[json!({"name": name, "value": value})]);
+    if !has(env, name) {
+        env.push(json!({"name": name, "value": value}));
+    }
 }
 
 /// Adds a downward-API field if the name is not there yet.
 pub(crate) fn append_field(env: &mut Vec<Value>, name: &str, path: &str) {
-    append_absent(env, &[field(name, path)]);
+    if !has(env, name) {
+        env.push(field(name, path));
+    }
 }
 
 /// Sets a literal, in place if the variable is there.

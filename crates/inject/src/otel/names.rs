@@ -1,5 +1,7 @@
 //! Names the operator uses, names that are never targets, and safe names for what we add.
 
+/// Prefix of the annotations that ask for instrumentation.
+pub(crate) const PREFIX: &str = "instrumentation.opentelemetry.io/";
 /// Container list for every enabled language.
 pub(crate) const CONTAINERS: &str = "instrumentation.opentelemetry.io/container-names";
 /// `glibc` (default) or `musl`.

@@ -9,6 +9,9 @@ use super::names;
 use super::operator::Operator;
 use super::warning::Warning;
 
+/// More names than any pod has containers; a longer list is a mistake or an attack.
+const MOST_NAMES: usize = 256;
+
 /// Annotations of the pod and of its namespace.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Annotations<'a> {
@@ -55,6 +58,38 @@ pub(crate) fn any(annotations: Annotations<'_>) -> bool {
     Language::ALL
         .into_iter()
         .any(|language| asked(annotations, language).is_some())
+}
+
+/// What is wrong with the annotations themselves: values that are not text, keys that mean nothing.
+pub(crate) fn remarks(pod: &Map<String, Value>) -> Vec<Warning> {
+    let ours = pod.iter().filter(|(key, _)| key.starts_with(names::PREFIX));
+    ours.filter_map(|(key, value)| {
+        if !is_known(key) {
+            let text = format!(
+                "annotation {} is not known and has no effect; correct its name",
+                quoted(key)
+            );
+            return Some(Warning::new("otel-annotation-unknown", text));
+        }
+        (!value.is_string()).then(|| {
+            let text = format!("annotation {key} is not text and has no effect; put its value in quotes");
+            Warning::new("otel-annotation-not-text", text)
+        })
+    })
+    .collect()
+}
+
+fn is_known(key: &str) -> bool {
+    let general = [
+        names::CONTAINERS,
+        names::PYTHON_PLATFORM,
+        names::DOTNET_RUNTIME,
+        names::GO_EXE,
+    ];
+    general.contains(&key)
+        || Language::ALL
+            .iter()
+            .any(|l| key == l.inject_key() || key == l.containers_key())
 }
 
 /// One language to inject.
@@ -151,7 +186,17 @@ fn check_multi(operator: &Operator, requests: &[Request<'_>]) -> Result<(), Warn
 fn names_in(sources: Sources<'_>, key: &str) -> Result<Vec<String>, Warning> {
     let value = sources.annotations.value(key);
     let listed = value.split(',').map(str::trim).filter(|name| !name.is_empty());
-    listed.map(|name| container_name(key, name)).collect()
+    let names: Vec<String> = listed
+        .map(|name| container_name(key, name))
+        .collect::<Result<_, _>>()?;
+    if names.len() > MOST_NAMES {
+        let text = format!(
+            "annotation {key} lists {} containers, so nothing was instrumented; list at most {MOST_NAMES}",
+            names.len()
+        );
+        return Err(Warning::new("otel-containers-invalid", text));
+    }
+    Ok(names)
 }
 
 fn container_name(key: &str, name: &str) -> Result<String, Warning> {

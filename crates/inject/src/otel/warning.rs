@@ -1,7 +1,7 @@
 //! What the instrumentation tells a person: one line per problem, with the remedy in it.
 
 /// One problem the instrumentation met. It never stops the rest of the injection.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Warning {
     /// Stable identifier of the kind of problem, e.g. `otel-lookup`.
     pub code: &'static str,

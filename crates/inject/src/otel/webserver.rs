@@ -18,6 +18,7 @@ use super::language::Language;
 use super::names;
 use super::pod::{self, Malformed, Place};
 use super::sdk;
+use super::security;
 use super::tls::{self, Certificates};
 use super::warning::Warning;
 use super::{Scene, dress_sdk};
@@ -195,7 +196,8 @@ impl Server<'_, '_> {
             app,
             self.certificates,
         )?;
-        let security = agent::security(spec, scene, place);
+        let security = security::of_added(spec, scene, place);
+        let obstacle = security::obstacle(spec, scene, place, &self.section.image);
         let attach = self.attach_container(&added, conf, security.as_ref());
         let mut clone = clone;
         pod::set_some(&mut clone, "securityContext", security);
@@ -206,7 +208,7 @@ impl Server<'_, '_> {
             pod::add_volume(spec, volume)?;
         }
         pod::put_container(spec, place, target);
-        Ok(remark.into_iter().collect())
+        Ok(remark.into_iter().chain(obstacle).collect())
     }
 
     fn variables_only(&self, spec: &mut Map<String, Value>, place: &Place) -> Result<Vec<Warning>, Refusal> {

@@ -358,3 +358,15 @@ fn a_mount_in_the_way_or_a_taken_name_is_reported() {
         .run()
         .untouched("otel-name-taken");
 }
+
+#[test]
+fn a_copy_that_may_not_be_root_needs_a_user() {
+    let mut spec = app();
+    spec["securityContext"] = json!({"runAsNonRoot": true});
+    let codes = |cr: &Value, spec: &Value| case(&[("inject-java", "true")], cr, spec.clone()).run().codes();
+    assert_eq!(codes(&json!({}), &spec), ["otel-copy-needs-user"]);
+    let user = json!({"initContainerSecurityContext": {"runAsUser": 1000}});
+    assert!(codes(&user, &spec).is_empty());
+    spec["containers"][0]["securityContext"] = json!({"runAsUser": 7});
+    assert!(codes(&json!({}), &spec).is_empty(), "inherited");
+}

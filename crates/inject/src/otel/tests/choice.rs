@@ -240,3 +240,37 @@ fn malformed_pods_are_left_alone() {
         .run()
         .untouched("otel-pod-malformed");
 }
+
+#[test]
+fn annotations_without_effect_are_said() {
+    let mut given = case(
+        &[("inject-jav", "true"), ("nginx-container-names", "app")],
+        &json!({}),
+        app(),
+    );
+    given.annotations["instrumentation.opentelemetry.io/inject-java"] = json!(true);
+    let run = given.run();
+    assert!(!run.outcome.changed);
+    assert_eq!(
+        run.codes(),
+        [
+            "otel-annotation-unknown",
+            "otel-annotation-not-text",
+            "otel-annotation-unknown"
+        ]
+    );
+}
+
+#[test]
+fn a_list_of_a_million_names_is_refused_at_once() {
+    let long = "a,".repeat(500_000);
+    let short = [("inject-java", "true"), ("container-names", long.as_str())];
+    let run = case(&short, &json!({}), app()).run();
+    run.untouched("otel-containers-invalid");
+    assert!(
+        run.outcome
+            .warnings
+            .iter()
+            .all(|warning| warning.text.len() < 500)
+    );
+}
