@@ -390,3 +390,12 @@ fn a_stream_of_many_documents_is_held_one_at_a_time() {
     assert_eq!(count + splitter.finish().len(), 10_000);
     assert!(most < 100, "{most}");
 }
+
+/// The column of every value used to be counted from the start of its line: 26 seconds for 1.4 MB in one line.
+#[test]
+fn json_in_one_long_line_is_read_in_one_go() {
+    let text = format!("{{\"a\":[{}1]}}", "1,".repeat(200_000));
+    let document = yaml::parse_str(&text).unwrap().unwrap();
+    let last: Path = "a[200000]".parse().unwrap();
+    assert_eq!(document.marks.get(&last).unwrap().value().column, 400_007);
+}

@@ -25,7 +25,8 @@ pub(super) fn parse(text: &str, first_line: u32, budget: &mut Budget) -> Outcome
         text,
         at: 0,
         line: first_line,
-        line_start: 0,
+        column: 0,
+        counted: 0,
         budget,
     };
     let document = reader.value(0)?;
@@ -41,8 +42,10 @@ struct Reader<'a, 'b> {
     text: &'a str,
     at: usize,
     line: u32,
-    /// Byte at which the current line starts.
-    line_start: usize,
+    /// Characters of the current line before `counted`.
+    column: u32,
+    /// How far `column` was counted. Counting goes on from here: a whole document may be one line.
+    counted: usize,
     budget: &'b mut Budget,
 }
 
@@ -58,21 +61,26 @@ impl<'a> Reader<'a, '_> {
                 b'\n' => {
                     self.at += 1;
                     self.line = self.line.saturating_add(1);
-                    self.line_start = self.at;
+                    self.column = 0;
+                    self.counted = self.at;
                 }
                 _ => break,
             }
         }
     }
 
-    fn mark(&self) -> Mark {
-        let before = self
+    fn mark(&mut self) -> Mark {
+        let more = self
             .text
-            .get(self.line_start..self.at)
-            .map_or(0, |line| line.chars().count());
+            .get(self.counted..self.at)
+            .map_or(0, |part| part.chars().count());
+        self.column = self
+            .column
+            .saturating_add(u32::try_from(more).unwrap_or(u32::MAX));
+        self.counted = self.at;
         Mark {
             line: self.line,
-            column: u32::try_from(before).unwrap_or(u32::MAX).saturating_add(1),
+            column: self.column.saturating_add(1),
         }
     }
 

@@ -4,9 +4,9 @@
 //! blank after column 80. The emitter keeps the state Go's has (column, whether only indentation was written),
 //! because its rules about blanks and breaks are stated in terms of it.
 //!
-//! Three departures, so that every text this module writes is read back as the same value by readers of YAML
-//! 1.1 and 1.2 alike: a key `<<` is quoted; the Unicode line and paragraph separators are always escaped; a
-//! text in which folding would change the meaning for some reader is not folded.
+//! Two departures, so that every text this module writes is read back as the same value by readers of YAML 1.1
+//! and 1.2 alike: a key `<<` is quoted, and the Unicode line and paragraph separators are always escaped. Where
+//! Go's order of keys contradicts itself (`10`, `1a`, `9`), and so varies from run to run, ours is one of Go's.
 
 mod order;
 mod style;
