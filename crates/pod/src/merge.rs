@@ -55,7 +55,12 @@ fn merge_maps(mut old: Map<String, Value>, new: &Map<String, Value>) -> Map<Stri
 fn identity(field: &str, item: &Value) -> Option<String> {
     let text = |key: &str| item.get(key).and_then(Value::as_str).map(str::to_owned);
     match field {
-        "containers" | "initContainers" | "ephemeralContainers" | "volumes" | "imagePullSecrets" | "env"
+        "containers"
+        | "initContainers"
+        | "ephemeralContainers"
+        | "volumes"
+        | "imagePullSecrets"
+        | "env"
         | "resourceClaims" => text("name"),
         "volumeMounts" => text("mountPath"),
         "volumeDevices" => text("devicePath"),
@@ -96,24 +101,39 @@ struct Joined {
 fn merge_lists(field: &str, old: Vec<Value>, new: &[Value]) -> Value {
     if !is_keyed(field) {
         // An empty patch list changes nothing: templates render "nothing to say" that way.
-        return if new.is_empty() && !old.is_empty() { Value::Array(old) } else { Value::Array(new.to_vec()) };
+        return if new.is_empty() && !old.is_empty() {
+            Value::Array(old)
+        } else {
+            Value::Array(new.to_vec())
+        };
     }
     if new.iter().any(|item| is_bare_directive(item, "replace")) {
-        let kept = new.iter().filter(|i| !is_bare_directive(i, "replace")).cloned().collect();
+        let kept = new
+            .iter()
+            .filter(|i| !is_bare_directive(i, "replace"))
+            .cloned()
+            .collect();
         return Value::Array(kept);
     }
     let mut slots: Vec<Option<Value>> = old.into_iter().map(Some).collect();
-    let keys: Vec<Option<String>> =
-        slots.iter().map(|slot| slot.as_ref().and_then(|item| identity(field, item))).collect();
+    let keys: Vec<Option<String>> = slots
+        .iter()
+        .map(|slot| slot.as_ref().and_then(|item| identity(field, item)))
+        .collect();
     let mut joined = Vec::with_capacity(new.len());
     for item in new {
         let key = identity(field, item);
-        let position = key.as_ref().and_then(|k| keys.iter().position(|o| o.as_ref() == Some(k)));
+        let position = key
+            .as_ref()
+            .and_then(|k| keys.iter().position(|o| o.as_ref() == Some(k)));
         let before = position.and_then(|p| slots.get_mut(p)).and_then(Option::take);
         if item.get("$patch").and_then(Value::as_str) == Some("delete") {
             continue;
         }
-        joined.push(Joined { position, value: merge_field("", before.unwrap_or(Value::Null), item) });
+        joined.push(Joined {
+            position,
+            value: merge_field("", before.unwrap_or(Value::Null), item),
+        });
     }
     Value::Array(interleave(slots, joined))
 }
@@ -153,19 +173,28 @@ mod tests {
     use serde_json::{Value, json};
 
     fn names(list: &Value) -> Vec<&str> {
-        list.as_array().unwrap().iter().map(|i| i["name"].as_str().unwrap()).collect()
+        list.as_array()
+            .unwrap()
+            .iter()
+            .map(|i| i["name"].as_str().unwrap())
+            .collect()
     }
 
     #[test]
     fn maps_merge_and_null_deletes() {
-        let out = merge(json!({"a": 1, "b": {"c": 2, "d": 3}}), &json!({"b": {"c": null, "e": 4}}));
+        let out = merge(
+            json!({"a": 1, "b": {"c": 2, "d": 3}}),
+            &json!({"b": {"c": null, "e": 4}}),
+        );
         assert_eq!(out, json!({"a": 1, "b": {"d": 3, "e": 4}}));
     }
 
     #[test]
     fn new_items_come_before_the_users() {
-        let out =
-            merge(json!({"volumes": [{"name": "u"}]}), &json!({"volumes": [{"name": "a"}, {"name": "b"}]}));
+        let out = merge(
+            json!({"volumes": [{"name": "u"}]}),
+            &json!({"volumes": [{"name": "a"}, {"name": "b"}]}),
+        );
         assert_eq!(names(&out["volumes"]), ["a", "b", "u"]);
     }
 
@@ -189,19 +218,30 @@ mod tests {
     #[test]
     fn directives() {
         let base = json!({"containers": [{"name": "a"}, {"name": "b"}], "m": {"x": 1}});
-        let patch = json!({"containers": [{"name": "a", "$patch": "delete"}], "m": {"$patch": "replace", "y": 2}});
-        assert_eq!(merge(base.clone(), &patch), json!({"containers": [{"name": "b"}], "m": {"y": 2}}));
+        let patch =
+            json!({"containers": [{"name": "a", "$patch": "delete"}], "m": {"$patch": "replace", "y": 2}});
+        assert_eq!(
+            merge(base.clone(), &patch),
+            json!({"containers": [{"name": "b"}], "m": {"y": 2}})
+        );
         let patch = json!({"containers": [{"$patch": "replace"}, {"name": "c"}]});
         assert_eq!(names(&merge(base, &patch)["containers"]), ["c"]);
         let volume = json!({"volumes": [{"name": "v", "emptyDir": {}}]});
-        let patch = json!({"volumes": [{"name": "v", "$retainKeys": ["name", "csi"], "csi": {"driver": "d"}}]});
-        assert_eq!(merge(volume, &patch), json!({"volumes": [{"name": "v", "csi": {"driver": "d"}}]}));
+        let patch =
+            json!({"volumes": [{"name": "v", "$retainKeys": ["name", "csi"], "csi": {"driver": "d"}}]});
+        assert_eq!(
+            merge(volume, &patch),
+            json!({"volumes": [{"name": "v", "csi": {"driver": "d"}}]})
+        );
     }
 
     #[test]
     fn ports_differ_by_protocol() {
         let base = json!({"ports": [{"containerPort": 53, "protocol": "UDP"}]});
-        let out = merge(base, &json!({"ports": [{"containerPort": 53, "name": "dns-tcp"}]}));
+        let out = merge(
+            base,
+            &json!({"ports": [{"containerPort": 53, "name": "dns-tcp"}]}),
+        );
         assert_eq!(out["ports"].as_array().unwrap().len(), 2);
     }
 }

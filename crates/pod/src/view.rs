@@ -20,7 +20,9 @@ pub fn at<'a>(value: &'a Value, path: &[&str]) -> Option<&'a Value> {
 
 /// The list at a path of keys; empty when it is missing or not a list.
 pub fn list<'a>(value: &'a Value, path: &[&str]) -> &'a [Value] {
-    at(value, path).and_then(Value::as_array).map_or(NOTHING, Vec::as_slice)
+    at(value, path)
+        .and_then(Value::as_array)
+        .map_or(NOTHING, Vec::as_slice)
 }
 
 /// The `name` of a container, volume or variable; empty when it has none.

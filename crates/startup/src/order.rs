@@ -124,7 +124,9 @@ impl fmt::Display for Problem {
                 "needs the mesh while it starts, but the proxy starts only after every init container; \
                  use a native sidecar (--native on)",
             ),
-            Self::NoNetwork { need: Need::Direct, .. } => f.write_str(
+            Self::NoNetwork {
+                need: Need::Direct, ..
+            } => f.write_str(
                 "needs the network while it starts, but its traffic is captured and no proxy runs yet; use a \
                  native sidecar, exclude what it calls (traffic.sidecar.istio.io/excludeOutboundPorts or \
                  excludeOutboundIPRanges), or run it as uid 1337",
@@ -139,10 +141,17 @@ impl fmt::Display for Problem {
                  the proxy and goes through it",
             ),
             Self::Contradiction { cycle } => {
-                write!(f, "start order contradicts itself: {}; the declared order is left out", cycle.join(" before "))
+                write!(
+                    f,
+                    "start order contradicts itself: {}; the declared order is left out",
+                    cycle.join(" before ")
+                )
             }
             Self::UnknownContainer { name, unknown } => {
-                write!(f, "remora.dev/start-after.{name} names {unknown:?}, which is not a container started before it")
+                write!(
+                    f,
+                    "remora.dev/start-after.{name} names {unknown:?}, which is not a container started before it"
+                )
             }
         }
     }
@@ -152,7 +161,9 @@ impl Problem {
     /// The container it is about, if it is about one.
     pub fn container(&self) -> Option<&str> {
         match self {
-            Self::NoNetwork { name, .. } | Self::NotDirect { name } | Self::UnknownContainer { name, .. } => Some(name),
+            Self::NoNetwork { name, .. } | Self::NotDirect { name } | Self::UnknownContainer { name, .. } => {
+                Some(name)
+            }
             Self::Contradiction { .. } => None,
         }
     }
@@ -178,12 +189,20 @@ pub fn plan(items: &[Item], capture: Capture, proxy: ProxyPlace) -> Plan {
     let order = match sort(&usual, &edges, items.len()) {
         Ok(order) => order,
         Err(cycle) => {
-            problems.push(Problem::Contradiction { cycle: named(items, &cycle) });
+            problems.push(Problem::Contradiction {
+                cycle: named(items, &cycle),
+            });
             sort(&usual, &hard, items.len()).unwrap_or(usual)
         }
     };
     problems.extend(network_problems(items, &order, capture, proxy));
     Plan { order, problems }
+}
+
+/// What is wrong with an order as it stands; nothing is moved.
+pub fn examine(items: &[Item], capture: Capture, proxy: ProxyPlace) -> Vec<Problem> {
+    let as_is: Vec<usize> = (0..items.len()).collect();
+    network_problems(items, &as_is, capture, proxy)
 }
 
 /// Orders main containers: the proxy first when the others are to wait for it, else where it stands.
@@ -196,14 +215,23 @@ pub fn plan_main(items: &[Item]) -> Plan {
     match sort(&usual, &edges, items.len()) {
         Ok(order) => Plan { order, problems },
         Err(cycle) => {
-            problems.push(Problem::Contradiction { cycle: named(items, &cycle) });
-            Plan { order: usual, problems }
+            problems.push(Problem::Contradiction {
+                cycle: named(items, &cycle),
+            });
+            Plan {
+                order: usual,
+                problems,
+            }
         }
     }
 }
 
 fn named(items: &[Item], indices: &[usize]) -> Vec<String> {
-    indices.iter().filter_map(|i| items.get(*i)).map(|item| item.name.clone()).collect()
+    indices
+        .iter()
+        .filter_map(|i| items.get(*i))
+        .map(|item| item.name.clone())
+        .collect()
 }
 
 fn usual_order(items: &[Item]) -> Vec<usize> {
@@ -218,10 +246,20 @@ type Edge = (usize, usize);
 /// What must hold whatever the user declares: the chain of mesh containers, and copies before their users.
 fn mesh_edges(items: &[Item], capture: Capture, proxy: ProxyPlace) -> Vec<Edge> {
     let mut edges = Vec::new();
-    let with = |role: Role| items.iter().enumerate().filter(move |(_, i)| i.role == role).map(|(i, _)| i);
+    let with = |role: Role| {
+        items
+            .iter()
+            .enumerate()
+            .filter(move |(_, i)| i.role == role)
+            .map(|(i, _)| i)
+    };
     if proxy == ProxyPlace::Native {
         for (proxy, _) in items.iter().enumerate().filter(|(_, i)| i.role == Role::Proxy) {
-            edges.extend(with(Role::Capture).chain(with(Role::Validation)).map(|c| (c, proxy)));
+            edges.extend(
+                with(Role::Capture)
+                    .chain(with(Role::Validation))
+                    .map(|c| (c, proxy)),
+            );
         }
     }
     // Nothing runs captured and without a proxy unless it must: late capture follows everything.
@@ -242,10 +280,21 @@ fn mesh_edges(items: &[Item], capture: Capture, proxy: ProxyPlace) -> Vec<Edge> 
     edges
 }
 
-fn declared_edges(items: &[Item], capture: Capture, proxy: ProxyPlace, problems: &mut Vec<Problem>) -> Vec<Edge> {
+fn declared_edges(
+    items: &[Item],
+    capture: Capture,
+    proxy: ProxyPlace,
+    problems: &mut Vec<Problem>,
+) -> Vec<Edge> {
     let mut edges = declared_order(items, problems);
     for (index, item) in items.iter().enumerate() {
-        let is_role = |role: Role| items.iter().enumerate().filter(move |(_, i)| i.role == role).map(|(i, _)| i);
+        let is_role = |role: Role| {
+            items
+                .iter()
+                .enumerate()
+                .filter(move |(_, i)| i.role == role)
+                .map(|(i, _)| i)
+        };
         match (item.need, capture, proxy) {
             (Need::Direct, Capture::ByInit, _) if !item.exempt => {
                 edges.extend(is_role(Role::Capture).map(|capture| (index, capture)));
@@ -265,8 +314,10 @@ fn declared_order(items: &[Item], problems: &mut Vec<Problem>) -> Vec<Edge> {
         for before in &item.start_after {
             match items.iter().position(|other| other.name == *before) {
                 Some(position) if position != index => edges.push((position, index)),
-                _ => problems
-                    .push(Problem::UnknownContainer { name: item.name.clone(), unknown: before.clone() }),
+                _ => problems.push(Problem::UnknownContainer {
+                    name: item.name.clone(),
+                    unknown: before.clone(),
+                }),
             }
         }
     }
@@ -274,12 +325,18 @@ fn declared_order(items: &[Item], problems: &mut Vec<Problem>) -> Vec<Edge> {
 }
 
 fn positions<'a>(items: &'a [Item], names: &'a [String]) -> impl Iterator<Item = usize> + 'a {
-    names.iter().filter_map(|name| items.iter().position(|item| item.name == *name))
+    names
+        .iter()
+        .filter_map(|name| items.iter().position(|item| item.name == *name))
 }
 
 /// Emits the usual order, each item after what it waits for. `Err` is a cycle.
 fn sort(usual: &[usize], edges: &[Edge], count: usize) -> Result<Vec<usize>, Vec<usize>> {
-    let rank: BTreeMap<usize, usize> = usual.iter().enumerate().map(|(rank, item)| (*item, rank)).collect();
+    let rank: BTreeMap<usize, usize> = usual
+        .iter()
+        .enumerate()
+        .map(|(rank, item)| (*item, rank))
+        .collect();
     let mut waits: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
     for (before, after) in edges {
         waits.entry(*after).or_default().push(*before);
@@ -288,7 +345,12 @@ fn sort(usual: &[usize], edges: &[Edge], count: usize) -> Result<Vec<usize>, Vec
         list.sort_by_key(|item| rank.get(item));
         list.dedup();
     }
-    let mut walk = Walk { waits: &waits, done: BTreeSet::new(), open: Vec::new(), order: Vec::with_capacity(count) };
+    let mut walk = Walk {
+        waits: &waits,
+        done: BTreeSet::new(),
+        open: Vec::new(),
+        order: Vec::with_capacity(count),
+    };
     for item in usual {
         walk.visit(*item)?;
     }
@@ -333,7 +395,9 @@ fn network_problems(items: &[Item], order: &[usize], capture: Capture, proxy: Pr
         match item.role {
             Role::Capture | Role::LateCapture => captured = captured || capture == Capture::ByInit,
             Role::Proxy => proxied = proxy == ProxyPlace::Native,
-            Role::User | Role::Collector => problems.extend(item.network_problem(captured, proxied, capture, proxy)),
+            Role::User | Role::Collector => {
+                problems.extend(item.network_problem(captured, proxied, capture, proxy));
+            }
             _ => {}
         }
     }
@@ -341,19 +405,31 @@ fn network_problems(items: &[Item], order: &[usize], capture: Capture, proxy: Pr
 }
 
 impl Item {
-    fn network_problem(&self, captured: bool, proxied: bool, capture: Capture, proxy: ProxyPlace) -> Option<Problem> {
+    fn network_problem(
+        &self,
+        captured: bool,
+        proxied: bool,
+        capture: Capture,
+        proxy: ProxyPlace,
+    ) -> Option<Problem> {
         let name = self.name.clone();
         if self.need == Need::Nothing || proxy == ProxyPlace::None || capture == Capture::Never {
             return None;
         }
         if self.need == Need::Mesh && !proxied {
-            return Some(Problem::NoNetwork { name, need: self.need });
+            return Some(Problem::NoNetwork {
+                name,
+                need: self.need,
+            });
         }
         if self.exempt {
             return None;
         }
         if captured && !proxied {
-            return Some(Problem::NoNetwork { name, need: self.need });
+            return Some(Problem::NoNetwork {
+                name,
+                need: self.need,
+            });
         }
         (self.need == Need::Direct && proxied).then_some(Problem::NotDirect { name })
     }

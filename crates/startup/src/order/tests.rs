@@ -1,7 +1,14 @@
 use super::{Capture, Item, Need, Plan, Problem, ProxyPlace, Role, plan, plan_main};
 
 fn item(name: &str, role: Role) -> Item {
-    Item { name: name.to_owned(), role, need: Need::Unknown, start_after: vec![], uses: vec![], exempt: false }
+    Item {
+        name: name.to_owned(),
+        role,
+        need: Need::Unknown,
+        start_after: vec![],
+        uses: vec![],
+        exempt: false,
+    }
 }
 
 fn user(name: &str) -> Item {
@@ -9,7 +16,11 @@ fn user(name: &str) -> Item {
 }
 
 fn names(items: &[Item], plan: &Plan) -> String {
-    plan.order.iter().map(|i| items[*i].name.as_str()).collect::<Vec<_>>().join(" ")
+    plan.order
+        .iter()
+        .map(|i| items[*i].name.as_str())
+        .collect::<Vec<_>>()
+        .join(" ")
 }
 
 fn native(users: Vec<Item>) -> Vec<Item> {
@@ -34,7 +45,11 @@ fn usual_native_order() {
 
 #[test]
 fn usual_classic_order_captures_last() {
-    let items = vec![item("istio-init", Role::LateCapture), user("u"), item("otel", Role::AgentCopy)];
+    let items = vec![
+        item("istio-init", Role::LateCapture),
+        user("u"),
+        item("otel", Role::AgentCopy),
+    ];
     let plan = plan(&items, Capture::ByInit, ProxyPlace::Main);
     assert_eq!(names(&items, &plan), "otel u istio-init");
     assert!(plan.problems.is_empty());
@@ -56,7 +71,10 @@ fn start_after_moves_only_what_it_must() {
     let mut first = user("a");
     first.start_after = vec!["c".to_owned()];
     let items = native(vec![first, user("b"), user("c"), user("d")]);
-    assert_eq!(names(&items, &plan_native(&items)), "istio-init istio-proxy otel c a b d");
+    assert_eq!(
+        names(&items, &plan_native(&items)),
+        "istio-init istio-proxy otel c a b d"
+    );
 }
 
 #[test]
@@ -69,7 +87,9 @@ fn contradictions_are_shown_and_the_mesh_order_holds() {
     let items = native(vec![x, y]);
     let plan = plan_native(&items);
     assert_eq!(names(&items, &plan), "istio-init istio-proxy otel x y");
-    let Some(Problem::Contradiction { cycle }) = plan.problems.first() else { panic!("{:?}", plan.problems) };
+    let Some(Problem::Contradiction { cycle }) = plan.problems.first() else {
+        panic!("{:?}", plan.problems)
+    };
     assert_eq!(cycle.first(), cycle.last());
     for name in ["x", "y", "istio-proxy", "istio-init"] {
         assert!(cycle.iter().any(|c| c == name), "{cycle:?}");
@@ -90,11 +110,22 @@ fn classic_cni_leaves_init_containers_without_network() {
     quiet.need = Need::Nothing;
     let mut exempt = user("exempt");
     exempt.exempt = true;
-    let items =
-        vec![user("u"), quiet, exempt, item("istio-validation", Role::Validation), item("otel", Role::AgentCopy)];
+    let items = vec![
+        user("u"),
+        quiet,
+        exempt,
+        item("istio-validation", Role::Validation),
+        item("otel", Role::AgentCopy),
+    ];
     let plan = plan(&items, Capture::Sandbox, ProxyPlace::Main);
     assert_eq!(names(&items, &plan), "istio-validation otel u quiet exempt");
-    assert_eq!(plan.problems, [Problem::NoNetwork { name: "u".to_owned(), need: Need::Unknown }]);
+    assert_eq!(
+        plan.problems,
+        [Problem::NoNetwork {
+            name: "u".to_owned(),
+            need: Need::Unknown
+        }]
+    );
 }
 
 #[test]
@@ -103,14 +134,24 @@ fn mesh_is_impossible_for_classic_init_containers() {
     u.need = Need::Mesh;
     let items = vec![u, item("istio-init", Role::LateCapture)];
     let plan = plan(&items, Capture::ByInit, ProxyPlace::Main);
-    assert_eq!(plan.problems, [Problem::NoNetwork { name: "u".to_owned(), need: Need::Mesh }]);
+    assert_eq!(
+        plan.problems,
+        [Problem::NoNetwork {
+            name: "u".to_owned(),
+            need: Need::Mesh
+        }]
+    );
 }
 
 #[test]
 fn direct_under_cni_goes_through_the_proxy_and_says_so() {
     let mut u = user("u");
     u.need = Need::Direct;
-    let items = vec![u, item("istio-validation", Role::Validation), item("istio-proxy", Role::Proxy)];
+    let items = vec![
+        u,
+        item("istio-validation", Role::Validation),
+        item("istio-proxy", Role::Proxy),
+    ];
     let plan = plan(&items, Capture::Sandbox, ProxyPlace::Native);
     assert_eq!(names(&items, &plan), "istio-validation istio-proxy u");
     assert_eq!(plan.problems, [Problem::NotDirect { name: "u".to_owned() }]);
@@ -123,7 +164,11 @@ fn planning_twice_changes_nothing() {
     let mut last = user("last");
     last.start_after = vec!["other".to_owned()];
     let items = native(vec![last, migrate, user("other")]);
-    let once: Vec<Item> = plan_native(&items).order.iter().map(|i| items[*i].clone()).collect();
+    let once: Vec<Item> = plan_native(&items)
+        .order
+        .iter()
+        .map(|i| items[*i].clone())
+        .collect();
     assert_eq!(plan_native(&once).order, (0..once.len()).collect::<Vec<_>>());
 }
 
