@@ -1,0 +1,43 @@
+//! Warnings: what a person should know although the injection went through.
+
+use std::fmt;
+
+/// One warning, as data: the CLI prints it, a webhook returns it, a test looks at the code.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Warning {
+    /// Stable, kebab-case name of the situation.
+    pub code: &'static str,
+    /// The container it is about, if it is about one.
+    pub container: Option<String>,
+    /// What is the matter and what can be done about it.
+    pub text: String,
+}
+
+impl Warning {
+    /// A warning about the pod as a whole.
+    pub fn pod(code: &'static str, text: impl Into<String>) -> Self {
+        Self {
+            code,
+            container: None,
+            text: text.into(),
+        }
+    }
+
+    /// A warning about one container.
+    pub fn container(code: &'static str, container: &str, text: impl Into<String>) -> Self {
+        Self {
+            code,
+            container: Some(container.to_owned()),
+            text: text.into(),
+        }
+    }
+}
+
+impl fmt::Display for Warning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.container {
+            Some(name) => write!(f, "container {name:?}: {} [{}]", self.text, self.code),
+            None => write!(f, "{} [{}]", self.text, self.code),
+        }
+    }
+}

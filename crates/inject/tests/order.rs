@@ -1,0 +1,178 @@
+//! The start order of injected pods: who comes when, in every mode.
+
+mod common;
+
+use common::{
+    classic, cni, codes, container, inject, inject_document, mesh, native, order, parse, with_order,
+};
+use remora_inject::Order;
+use serde_json::{Value, json};
+
+/// Two init containers of the user's and one application.
+fn pod() -> Value {
+    parse(
+        "metadata: {name: p}\n\
+         spec:\n  initContainers: [{name: u1, image: i}, {name: u2, image: i}]\n  \
+         containers: [{name: app, image: i}]\n",
+    )
+}
+
+fn annotated(annotations: &Value) -> Value {
+    let mut pod = pod();
+    pod["metadata"]["annotations"] = annotations.clone();
+    pod
+}
+
+#[test]
+fn every_mode_has_its_order() {
+    let none = json!({"metadata": {"annotations": {"sidecar.istio.io/interceptionMode": "NONE"}}});
+    let table = [
+        (native(), pod(), "istio-init istio-proxy u1 u2 | app"),
+        (
+            mesh(true, &cni()),
+            pod(),
+            "istio-validation istio-proxy u1 u2 | app",
+        ),
+        (classic(), pod(), "u1 u2 istio-init | istio-proxy app"),
+        (
+            mesh(false, &cni()),
+            pod(),
+            "istio-validation u1 u2 | istio-proxy app",
+        ),
+        (
+            native(),
+            annotated(&none["metadata"]["annotations"]),
+            "istio-proxy u1 u2 | app",
+        ),
+        (
+            classic(),
+            annotated(&none["metadata"]["annotations"]),
+            "u1 u2 | istio-proxy app",
+        ),
+        (
+            with_order(native(), Order::Istio),
+            pod(),
+            "istio-init istio-proxy u1 u2 | app",
+        ),
+        (
+            with_order(classic(), Order::Istio),
+            pod(),
+            "u1 u2 istio-init | app istio-proxy",
+        ),
+    ];
+    for (settings, pod, wanted) in table {
+        assert_eq!(order(&inject(&pod, &settings).pod), wanted);
+    }
+}
+
+const INSTRUMENTED: &str = "\
+apiVersion: opentelemetry.io/v1alpha1
+kind: Instrumentation
+metadata: {name: default, namespace: shop}
+spec: {}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: cart, namespace: shop}
+spec:
+  template:
+    metadata:
+      annotations: {instrumentation.opentelemetry.io/inject-python: 'true'}
+    spec:
+      initContainers: [{name: migrate, image: i}]
+      containers: [{name: cart, image: i}]
+";
+
+#[test]
+fn agents_are_copied_before_anything_that_could_load_them() {
+    let otel = "opentelemetry-auto-instrumentation-python";
+    let table = [
+        (native(), format!("istio-init istio-proxy {otel} migrate | cart")),
+        (classic(), format!("{otel} migrate istio-init | istio-proxy cart")),
+        (
+            mesh(false, &cni()),
+            format!("istio-validation {otel} migrate | istio-proxy cart"),
+        ),
+    ];
+    for (settings, wanted) in table {
+        let (object, _, errors) = inject_document(INSTRUMENTED, &settings);
+        assert_eq!(errors, [""; 0]);
+        assert_eq!(order(&object["spec"]["template"]), wanted);
+    }
+}
+
+#[test]
+fn hold_never_lets_instrumentation_land_in_the_proxy() {
+    let (object, _, _) = inject_document(INSTRUMENTED, &classic());
+    let pod = &object["spec"]["template"];
+    assert!(
+        container(pod, "istio-proxy")["env"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .all(|v| v["name"] != "PYTHONPATH")
+    );
+    assert!(
+        container(pod, "cart")["env"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .any(|v| v["name"] == "PYTHONPATH")
+    );
+}
+
+#[test]
+fn direct_runs_before_capture_and_start_after_is_kept() {
+    let pod = annotated(&json!({"remora.dev/network.u2": "direct"}));
+    let injected = inject(&pod, &native());
+    assert_eq!(order(&injected.pod), "u2 istio-init istio-proxy u1 | app");
+    assert!(injected.warnings.is_empty(), "{:?}", injected.warnings);
+
+    let pod = annotated(&json!({"remora.dev/start-after.u1": "u2"}));
+    assert_eq!(
+        order(&inject(&pod, &native()).pod),
+        "istio-init istio-proxy u2 u1 | app"
+    );
+}
+
+#[test]
+fn contradictions_are_warned_about() {
+    let pod = annotated(&json!({"remora.dev/start-after.u1": "u2", "remora.dev/start-after.u2": "u1"}));
+    let injected = inject(&pod, &native());
+    assert_eq!(codes(&injected.warnings), ["order-contradiction"]);
+    assert_eq!(order(&injected.pod), "istio-init istio-proxy u1 u2 | app");
+}
+
+#[test]
+fn init_containers_without_network_are_named() {
+    for how in [Order::Safe, Order::Istio] {
+        let injected = inject(&pod(), &with_order(mesh(false, &cni()), how));
+        assert_eq!(
+            codes(&injected.warnings),
+            ["init-without-network", "init-without-network"]
+        );
+        assert_eq!(injected.warnings[0].container.as_deref(), Some("u1"));
+    }
+    let quiet = annotated(&json!({"remora.dev/network.u1": "none", "remora.dev/network.u2": "none"}));
+    assert!(inject(&quiet, &mesh(false, &cni())).warnings.is_empty());
+    let mut exempt = pod();
+    exempt["spec"]["securityContext"] = json!({"runAsGroup": 1337});
+    assert!(inject(&exempt, &mesh(false, &cni())).warnings.is_empty());
+}
+
+#[test]
+fn classic_holds_unless_somebody_said_no() {
+    let hook = |pod: &Value, settings| {
+        let injected = inject(pod, &settings);
+        container(&injected.pod, "istio-proxy")["lifecycle"]["postStart"].is_object()
+    };
+    let refused = annotated(&json!({"proxy.istio.io/config": "holdApplicationUntilProxyStarts: false"}));
+    let asked = annotated(&json!({"proxy.istio.io/config": "holdApplicationUntilProxyStarts: true"}));
+    assert!(hook(&pod(), classic()));
+    assert!(!hook(&refused, classic()));
+    assert!(!hook(&pod(), with_order(classic(), Order::Istio)));
+    assert!(hook(&asked, with_order(classic(), Order::Istio)));
+    let values = json!({"global": {"proxy": {"holdApplicationUntilProxyStarts": false}}});
+    assert!(!hook(&pod(), mesh(false, &values)));
+    assert_eq!(codes(&inject(&asked, &native()).warnings), ["hold-ignored"]);
+}
