@@ -1,2 +1,36 @@
-//! The `remora` binary.
-fn main() {}
+//! The `remora` binary: arguments in, one command run, an exit code out.
+
+mod cli;
+mod commands;
+mod input;
+mod out;
+mod progress;
+mod settings;
+mod spool;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let arguments = cli::arguments(std::env::args_os());
+    match cli::parse(arguments) {
+        Ok(command) => finish(commands::run(command)),
+        Err(error) => {
+            let code = if error.use_stderr() { 2 } else { 0 };
+            // Nobody left to read the help text: nothing more to say.
+            let _ = error.print();
+            ExitCode::from(code)
+        }
+    }
+}
+
+/// A reader that went away (`remora … | head`) got what it wanted: success.
+fn finish(result: anyhow::Result<ExitCode>) -> ExitCode {
+    match result {
+        Ok(code) => code,
+        Err(error) if out::is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            out::error(&error);
+            ExitCode::FAILURE
+        }
+    }
+}

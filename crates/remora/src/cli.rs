@@ -1,0 +1,104 @@
+//! What can be typed. No IO, no decisions: [`commands`](crate::commands) act on it.
+
+use crate::commands::{completions, inject, man};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use std::ffi::OsString;
+use std::path::Path;
+
+/// Runs a pod's sidecars in the right order.
+#[derive(Debug, Parser)]
+#[command(
+    name = "remora",
+    version,
+    about = "The Istio-compatible sidecar data plane in which a pod always starts and stops in the right order",
+    subcommand_required = true,
+    arg_required_else_help = true,
+    disable_help_subcommand = false,
+    after_help = "Invoked as `kube-inject`, remora behaves as that program."
+)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// One of the commands.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Add the mesh sidecar and OpenTelemetry to manifests, in an order in which everything starts
+    #[command(visible_alias = "kube-inject")]
+    Inject(Box<inject::Args>),
+    /// Print a completion script for a shell
+    Completions(completions::Args),
+    /// Print the manual page of a command
+    #[command(hide = true)]
+    Man(man::Args),
+}
+
+/// Programs whose name on the command line means a command of ours.
+const PROGRAMS: [(&str, &[&str]); 3] = [
+    ("kube-inject", &["inject"]),
+    ("istioctl", &[]),
+    ("pilot-agent", &[]),
+];
+
+/// The arguments as if `remora COMMAND …` had been typed, whatever the binary is called.
+pub(crate) fn arguments(given: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
+    let mut given = given.into_iter();
+    let program = given.next().unwrap_or_default();
+    let name = Path::new(&program)
+        .file_name()
+        .and_then(|n| n.to_str())
+        .unwrap_or_default();
+    let command = PROGRAMS
+        .iter()
+        .find(|(known, _)| *known == name)
+        .map_or(&[][..], |(_, words)| *words);
+    std::iter::once(OsString::from("remora"))
+        .chain(command.iter().map(OsString::from))
+        .chain(given)
+        .collect()
+}
+
+/// Reads the arguments; help, version and mistakes come back as errors that print themselves.
+pub(crate) fn parse(arguments: Vec<OsString>) -> Result<Command, clap::Error> {
+    let matches = definition().try_get_matches_from(arguments)?;
+    Cli::from_arg_matches(&matches).map(|cli| cli.command)
+}
+
+/// The whole command line, for help, completions and manual pages.
+pub(crate) fn definition() -> clap::Command {
+    Cli::command()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{arguments, definition};
+    use std::ffi::OsString;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        definition().debug_assert();
+    }
+
+    #[test]
+    fn the_name_of_the_program_chooses_the_command() {
+        let typed = |words: &[&str]| {
+            let words: Vec<OsString> = arguments(words.iter().map(OsString::from));
+            words
+                .into_iter()
+                .map(|w| w.into_string().unwrap())
+                .collect::<Vec<_>>()
+                .join(" ")
+        };
+        assert_eq!(
+            typed(&["/usr/bin/remora", "inject", "-f", "x"]),
+            "remora inject -f x"
+        );
+        assert_eq!(typed(&["/bin/kube-inject", "-f", "x"]), "remora inject -f x");
+        assert_eq!(
+            typed(&["istioctl", "kube-inject", "-f", "x"]),
+            "remora kube-inject -f x"
+        );
+        assert_eq!(typed(&[]), "remora");
+    }
+}

@@ -1,0 +1,76 @@
+//! Output that is held back until it is known to be whole.
+//!
+//! A manifest that is cut off in the middle would be applied in part. So output is collected (in memory, and in an
+//! unnamed file beyond a few megabytes) and leaves only when everything went well.
+
+use anyhow::Context as _;
+use std::io::{self, Seek as _, Write};
+use std::path::Path;
+use tempfile::{NamedTempFile, SpooledTempFile};
+
+/// Beyond this, output waits in a file.
+const IN_MEMORY: usize = 8 << 20;
+
+/// Where output waits.
+pub(crate) struct Spool {
+    file: SpooledTempFile,
+}
+
+impl Spool {
+    pub(crate) fn new() -> Self {
+        Self {
+            file: SpooledTempFile::new(IN_MEMORY),
+        }
+    }
+
+    pub(crate) fn push(&mut self, text: &str) -> anyhow::Result<()> {
+        self.file
+            .write_all(text.as_bytes())
+            .context("hold back output (is the temporary directory full?)")
+    }
+
+    /// Lets the output go: to a file, replaced in one step, or to standard output.
+    pub(crate) fn release(mut self, target: Option<&Path>) -> anyhow::Result<()> {
+        self.file.rewind().context("read back output")?;
+        match target {
+            None => {
+                let mut stdout = io::stdout().lock();
+                io::copy(&mut self.file, &mut stdout)?;
+                stdout.flush()?;
+                Ok(())
+            }
+            Some(path) => self
+                .replace(path)
+                .with_context(|| format!("write {}", path.display())),
+        }
+    }
+
+    fn replace(&mut self, path: &Path) -> anyhow::Result<()> {
+        // A device or a pipe cannot be replaced, only written to.
+        if path.exists() && !path.is_file() {
+            let mut file = std::fs::OpenOptions::new().write(true).open(path)?;
+            io::copy(&mut self.file, &mut file)?;
+            return Ok(());
+        }
+        let directory = path
+            .parent()
+            .filter(|p| !p.as_os_str().is_empty())
+            .unwrap_or(Path::new("."));
+        let mut file = NamedTempFile::new_in(directory)?;
+        io::copy(&mut self.file, &mut file)?;
+        keep_mode(path, file.as_file())?;
+        file.as_file().sync_all()?;
+        file.persist(path)?;
+        Ok(())
+    }
+}
+
+/// A file that is replaced keeps its permissions; a new one gets the usual ones.
+fn keep_mode(path: &Path, file: &std::fs::File) -> io::Result<()> {
+    use std::os::unix::fs::PermissionsExt as _;
+    let permissions = match std::fs::metadata(path) {
+        Ok(known) => known.permissions(),
+        Err(_) => std::fs::Permissions::from_mode(0o644),
+    };
+    file.set_permissions(permissions)
+}
