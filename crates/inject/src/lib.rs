@@ -12,6 +12,7 @@ mod annotations;
 mod decision;
 mod error;
 mod image;
+mod mesh;
 mod multus;
 pub mod names;
 pub mod native;

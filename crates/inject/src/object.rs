@@ -7,9 +7,10 @@ use crate::pipeline::{Subject, inject_pod};
 use crate::settings::{Order, Settings};
 use crate::warning::Warning;
 use crate::workload::Workload;
+use json_patch::Patch;
 use remora_pod::workload::{self as shapes, Shape};
-use remora_pod::{Path, Segment, object, view};
-use serde_json::{Map, Value, json};
+use remora_pod::{Path, Segment, object};
+use serde_json::{Map, Value};
 
 /// What came of one workload of a document.
 #[derive(Debug, Clone)]
@@ -90,8 +91,9 @@ fn inject_workload(
         Workload::of_object(object)
     };
     let display = object::display_name(object);
-    let pod = paths.read(document);
-    let namespace = inventory.namespace_of(object, &pod);
+    let own_namespace = object::namespace(object).to_owned();
+    let pod = paths.take(document);
+    let namespace = inventory.namespace_of(own_namespace, &pod);
     let subject = Subject {
         pod: &pod,
         workload: &workload,
@@ -99,9 +101,6 @@ fn inject_workload(
     };
     match inject_pod(subject, settings, &inventory.otel) {
         Ok(injected) => {
-            if injected.changed {
-                paths.write(document, injected.pod);
-            }
             report.pods.push(PodReport {
                 workload: display,
                 path: found.template.clone(),
@@ -109,12 +108,16 @@ fn inject_workload(
                 skipped: injected.skipped,
                 warnings: injected.warnings,
             });
+            paths.put(document, injected.pod);
         }
-        Err(errors) => report.errors.extend(errors.into_iter().map(|error| ObjectError {
-            workload: display.clone(),
-            path: place_of(&error, &paths),
-            error,
-        })),
+        Err(errors) => {
+            report.errors.extend(errors.into_iter().map(|error| ObjectError {
+                workload: display.clone(),
+                path: place_of(&error, &paths),
+                error,
+            }));
+            paths.put(document, pod);
+        }
     }
 }
 
@@ -153,20 +156,22 @@ impl Paths {
         }
     }
 
-    fn read(&self, document: &Value) -> Value {
+    /// Takes the pod out of the document; [`Paths::put`] must follow.
+    fn take(&self, document: &mut Value) -> Value {
         let mut pod = Map::new();
         for (key, path) in [("metadata", &self.metadata), ("spec", &self.spec)] {
-            if let Some(value) = path.get(document).filter(|v| !v.is_null()) {
-                pod.insert(key.to_owned(), value.clone());
+            if let Some(value) = path.get_mut(document).filter(|v| !v.is_null()) {
+                pod.insert(key.to_owned(), value.take());
             }
         }
         Value::Object(pod)
     }
 
-    fn write(&self, document: &mut Value, mut pod: Value) {
+    fn put(&self, document: &mut Value, mut pod: Value) {
         for (key, path) in [("metadata", &self.metadata), ("spec", &self.spec)] {
-            let value = pod.get_mut(key).map(Value::take).unwrap_or_default();
-            set(document, path, value);
+            if let Some(value) = pod.get_mut(key) {
+                set(document, path, value.take());
+            }
         }
     }
 }
@@ -226,19 +231,18 @@ impl Inventory {
         }
     }
 
-    fn namespace_of(&self, object: &Value, pod: &Value) -> String {
-        let own = |v: &Value| {
-            view::text(v, &["metadata", "namespace"])
-                .filter(|n| !n.is_empty())
-                .map(str::to_owned)
-        };
-        own(object)
-            .or_else(|| own(pod))
-            .unwrap_or_else(|| self.fallback_namespace().to_owned())
+    fn namespace_of(&self, object: String, pod: &Value) -> String {
+        if !object.is_empty() {
+            return object;
+        }
+        match object::namespace(pod) {
+            "" => self.fallback_namespace().to_owned(),
+            own => own.to_owned(),
+        }
     }
 }
 
 /// The JSON patch (RFC 6902) from one document to another.
-pub fn patch(before: &Value, after: &Value) -> Value {
-    json!(json_patch::diff(before, after))
+pub fn patch(before: &Value, after: &Value) -> Patch {
+    json_patch::diff(before, after)
 }

@@ -6,6 +6,7 @@
 use crate::names::{self, annotation};
 use remora_pod::{merge, view};
 use serde_json::{Map, Value, json};
+use std::borrow::Cow;
 
 /// Names an earlier injection recorded.
 #[derive(Debug, Default, Clone)]
@@ -117,7 +118,7 @@ impl Overrides {
                 .filter(|(key, _)| ours.get(key.as_str()).is_some() || container.get(key.as_str()).is_none())
                 .map(|(key, value)| (key.clone(), value.clone()))
                 .collect();
-            *container = merge::merge(container.take(), &Value::Object(patch));
+            *container = merge::merge(container.take(), Value::Object(patch));
         }
     }
 }
@@ -134,9 +135,11 @@ fn without_auto_image(container: &Value) -> Value {
 }
 
 /// The pod as the user wrote it, for the template to look at.
-pub(crate) fn original_view(pod: &Value, status: Option<&Status>, status_port: u16) -> Value {
+pub(crate) fn original_view<'a>(pod: &'a Value, status: Option<&Status>, status_port: u16) -> Cow<'a, Value> {
+    let Some(status) = status else {
+        return Cow::Borrowed(pod);
+    };
     let mut view = pod.clone();
-    let Some(status) = status else { return view };
     for key in ["initContainers", "containers"] {
         view::list_mut(&mut view, &["spec", key]).retain(|c| !status.lists(view::name(c)));
     }
@@ -161,7 +164,7 @@ pub(crate) fn original_view(pod: &Value, status: Option<&Status>, status_port: u
             annotations.remove(key);
         }
     }
-    view
+    Cow::Owned(view)
 }
 
 /// Custom templates may list application containers in the status; put back at the end they would change the

@@ -10,22 +10,14 @@
 use crate::annotations;
 use crate::decision::{self, Skip};
 use crate::error::InjectError;
-use crate::names::{self, annotation, label};
-use crate::native;
+use crate::mesh::Mesh;
 use crate::otel;
-use crate::overrides::{self, Overrides, Status};
-use crate::probes::{self, Rewrite};
-use crate::prometheus::{self, parse_bool};
-use crate::proxy_config::ProxyConfig;
 use crate::reorder;
 use crate::settings::Settings;
-use crate::sidecar::Inputs;
-use crate::template;
 use crate::warning::Warning;
 use crate::workload::Workload;
-use remora_pod::{merge, validate, view};
-use serde_json::{Map, Value, json};
-use std::collections::BTreeMap;
+use remora_pod::{validate, view};
+use serde_json::{Value, json};
 
 /// What came of one pod.
 #[derive(Debug, Clone)]
@@ -81,9 +73,10 @@ pub fn inject_pod(
         reorder::order_main(&mut pod);
     }
     if mesh {
-        Mesh::new(subject, settings, &pod, &mut warnings)
-            .and_then(|mesh| mesh.inject(&mut pod, &mut warnings))
-            .map_err(|error| vec![error])?;
+        let errors = |error| vec![error];
+        let mesh = Mesh::new(subject.workload, settings, &pod, &mut warnings).map_err(errors)?;
+        let plan = mesh.plan(&pod, &mut warnings).map_err(errors)?;
+        mesh.apply(plan, &mut pod, &mut warnings).map_err(errors)?;
     } else if pod != *subject.pod {
         let cni = settings.values.flag(&["pilot", "cni", "enabled"]);
         reorder::reorder(&mut pod, settings.order, false, cni, &mut warnings);
@@ -135,8 +128,12 @@ fn check_validity(before: &Value, after: &Value) -> Result<(), Vec<InjectError>>
             pod.get("spec").unwrap_or(&empty),
         )
     };
+    let found = judge(after);
+    if found.is_empty() {
+        return Ok(());
+    }
     let known = judge(before);
-    let new: Vec<InjectError> = judge(after)
+    let new: Vec<InjectError> = found
         .into_iter()
         .filter(|problem| !known.iter().any(|k| k.message == problem.message))
         .map(|problem| InjectError::Invalid(problem.to_string()))
@@ -178,335 +175,4 @@ fn instrument(
         container: w.container,
         text: w.text,
     }));
-}
-
-/// The mesh injection of one pod.
-struct Mesh<'a> {
-    settings: &'a Settings,
-    workload: &'a Workload,
-    status: Option<Status>,
-    /// The pod as the user wrote it.
-    view: Value,
-    config: ProxyConfig,
-    native: bool,
-    hold: bool,
-    network: String,
-}
-
-impl<'a> Mesh<'a> {
-    fn new(
-        subject: Subject<'a>,
-        settings: &'a Settings,
-        pod: &Value,
-        warnings: &mut Vec<Warning>,
-    ) -> Result<Self, InjectError> {
-        let status = Status::of(pod);
-        let view = overrides::original_view(pod, status.as_ref(), settings.mesh.proxy.status_port());
-        let config = effective_config(pod, settings)?;
-        let native = native::of_pod(pod, settings.native, warnings);
-        let hold = wants_hold(&config, settings, native, warnings);
-        let network = view::label(pod, label::NETWORK)
-            .filter(|n| !n.is_empty())
-            .or_else(|| settings.extra_env.get("ISTIO_META_NETWORK").map(String::as_str))
-            .map_or_else(|| settings.values.text(&["global", "network"]), str::to_owned);
-        Ok(Self {
-            settings,
-            workload: subject.workload,
-            status,
-            view,
-            config,
-            native,
-            hold,
-            network,
-        })
-    }
-
-    fn inject(&self, pod: &mut Value, warnings: &mut Vec<Warning>) -> Result<(), InjectError> {
-        let tail = self.environment_tail();
-        let inputs = Inputs::new(
-            self.settings,
-            &self.view,
-            self.workload,
-            &self.config,
-            (self.native, self.hold),
-            &tail,
-        );
-        if inputs.status == "0" {
-            let text = "the status port is 0: the proxy has no probes, so nothing waits until it is ready";
-            warnings.push(Warning::pod("status-port-zero", text));
-        }
-        let template = self.render(&inputs)?;
-        if let Some(status) = &self.status {
-            overrides::drop_owned_fields(pod, status);
-        }
-        move_proxy(pod, &template);
-        let own = match self.status {
-            Some(_) => Overrides::stored(pod),
-            None => Overrides::found(pod, &template),
-        };
-        *pod = merge::merge(pod.take(), &template);
-        own.apply(pod, &template);
-        if !own.is_empty() {
-            view::set_annotation(pod, annotation::OVERRIDES, own.render());
-        }
-        couple_user_ids(pod, &own, inputs.is_tproxy());
-        self.append_environment(pod, &tail);
-        prometheus::merge(pod, self.settings)?;
-        prometheus::set_secure_port(pod);
-        reorder::reorder(pod, self.settings.order, self.hold, inputs.cni, warnings);
-        self.rewrite_probes(pod, warnings);
-        for (key, value) in &self.settings.config.injected_annotations {
-            view::set_annotation(pod, key, value.as_str());
-        }
-        view::set_annotation(pod, annotation::STATUS, self.status_text(&template));
-        Ok(())
-    }
-
-    /// All templates, as one pod patch.
-    fn render(&self, inputs: &Inputs<'_>) -> Result<Value, InjectError> {
-        let config = &self.settings.config;
-        let mut patch = json!({});
-        for name in self.template_names() {
-            let part = match config.templates.get(&name) {
-                Some(text) => template::render(&name, text, inputs)
-                    .map_err(|source| InjectError::Template { name, source })?,
-                None if name == "sidecar" => inputs.build(),
-                None => {
-                    return Err(InjectError::UnknownTemplate {
-                        name,
-                        have: self.known_templates(),
-                    });
-                }
-            };
-            let part = beside_proxy(&patch, part);
-            patch = merge::merge(patch, &part);
-        }
-        Ok(patch)
-    }
-
-    fn template_names(&self) -> Vec<String> {
-        let config = &self.settings.config;
-        let wanted: Vec<String> = match view::annotation(&self.view, annotation::TEMPLATES) {
-            Some(list) => list.split(',').map(|name| name.trim().to_owned()).collect(),
-            None if config.default_templates.is_empty() => vec!["sidecar".to_owned()],
-            None => config.default_templates.clone(),
-        };
-        wanted
-            .into_iter()
-            .flat_map(|name| config.aliases.get(&name).cloned().unwrap_or_else(|| vec![name]))
-            .collect()
-    }
-
-    fn known_templates(&self) -> Vec<String> {
-        let mut names: Vec<String> = self.settings.config.templates.keys().cloned().collect();
-        names.push("sidecar".to_owned());
-        names.sort();
-        names.dedup();
-        names
-    }
-
-    /// Variables that stand at the end of the proxy's environment.
-    ///
-    /// istio: cluster and network given by values, URL or label are moved there.
-    fn environment_tail(&self) -> BTreeMap<String, String> {
-        let mut tail = self.settings.extra_env.clone();
-        let cluster = self
-            .settings
-            .values
-            .text(&["global", "multiCluster", "clusterName"]);
-        if !cluster.is_empty() {
-            tail.entry("ISTIO_META_CLUSTER_ID".to_owned()).or_insert(cluster);
-        }
-        if !self.network.is_empty() {
-            tail.insert("ISTIO_META_NETWORK".to_owned(), self.network.clone());
-        }
-        tail
-    }
-
-    fn append_environment(&self, pod: &mut Value, tail: &BTreeMap<String, String>) {
-        if !self.network.is_empty() {
-            view::set_label(pod, label::NETWORK, self.network.as_str());
-        }
-        let Some(proxy) = view::container_mut(pod, names::PROXY) else {
-            return;
-        };
-        let env = view::list_mut(proxy, &["env"]);
-        // Variables of later steps go behind these, also in a second pass.
-        let late = ["ISTIO_PROMETHEUS_ANNOTATIONS", "ISTIO_KUBE_APP_PROBERS"];
-        let kept: Vec<Value> = late
-            .iter()
-            .filter_map(|name| view::find(env, name).cloned())
-            .collect();
-        env.retain(|v| !tail.contains_key(view::name(v)) && !late.contains(&view::name(v)));
-        env.extend(
-            tail.iter()
-                .map(|(name, value)| json!({"name": name, "value": value})),
-        );
-        env.extend(kept);
-    }
-
-    fn rewrite_probes(&self, pod: &mut Value, warnings: &mut Vec<Warning>) {
-        let by_default = self
-            .settings
-            .values
-            .flag(&["sidecarInjectorWebhook", "rewriteAppHTTPProbe"]);
-        let wanted = view::annotation(pod, annotation::REWRITE_PROBES)
-            .and_then(parse_bool)
-            .unwrap_or(by_default);
-        if !wanted {
-            return;
-        }
-        let mesh_port = self.config.status_port();
-        let own_port = view::annotation(pod, annotation::STATUS_PORT).and_then(|p| p.parse().ok());
-        if own_port == Some(0) {
-            // differs from istio: it writes probes to port 0, which no API server takes.
-            return;
-        }
-        let rewrite = Rewrite {
-            agent_port: own_port.unwrap_or(mesh_port),
-            mesh_status_port: mesh_port,
-            repairs: self.settings.repairs(),
-            native: self.native,
-        };
-        probes::rewrite(pod, &rewrite, warnings);
-    }
-
-    /// istio: names in the order of its own document, null for what is empty.
-    fn status_text(&self, template: &Value) -> String {
-        let names = |key: &str| {
-            let names: Vec<&str> = view::list(template, &["spec", key])
-                .iter()
-                .map(view::name)
-                .collect();
-            if names.is_empty() {
-                Value::Null
-            } else {
-                json!(names)
-            }
-        };
-        format!(
-            "{{\"initContainers\":{},\"containers\":{},\"volumes\":{},\"imagePullSecrets\":{},\"revision\":{}}}",
-            names("initContainers"),
-            names("containers"),
-            names("volumes"),
-            names("imagePullSecrets"),
-            json!(self.settings.revision_name())
-        )
-    }
-}
-
-fn effective_config(pod: &Value, settings: &Settings) -> Result<ProxyConfig, InjectError> {
-    let Some(text) = view::annotation(pod, annotation::PROXY_CONFIG) else {
-        return Ok(settings.mesh.proxy.clone());
-    };
-    settings
-        .mesh
-        .proxy
-        .with_annotation(text)
-        .map_err(|error| InjectError::Annotation {
-            name: annotation::PROXY_CONFIG.to_owned(),
-            value: crate::error::shown(text),
-            problem: error.to_string(),
-        })
-}
-
-/// Whether the application waits for a classic proxy.
-///
-/// istio: ProxyConfig or values; native sidecars ignore it.
-/// differs from istio: in the planned order the application waits unless somebody said no, because starting
-/// before the proxy is the very defect the order is planned against.
-fn wants_hold(config: &ProxyConfig, settings: &Settings, native: bool, warnings: &mut Vec<Warning>) -> bool {
-    let value = settings.values.proxy("holdApplicationUntilProxyStarts");
-    let asked = config.hold() == Some(true) || crate::values::truthy(value);
-    if native {
-        if asked {
-            let text = "holdApplicationUntilProxyStarts has no effect with a native sidecar: it starts before the \
-                        application anyway";
-            warnings.push(Warning::pod("hold-ignored", text));
-        }
-        return false;
-    }
-    let refused = config.hold() == Some(false) || (!value.is_null() && !crate::values::truthy(value));
-    asked || (settings.repairs() && !refused)
-}
-
-/// Brings the user's `istio-proxy` into the list where the template has it.
-fn move_proxy(pod: &mut Value, template: &Value) {
-    let in_init = |v: &Value| view::find(view::init_containers(v), names::PROXY).is_some();
-    let in_main = |v: &Value| view::find(view::containers(v), names::PROXY).is_some();
-    let (from, to) = if in_init(template) && in_main(pod) {
-        ("containers", "initContainers")
-    } else if in_main(template) && in_init(pod) {
-        ("initContainers", "containers")
-    } else {
-        return;
-    };
-    let list = view::list_mut(pod, &["spec", from]);
-    let Some(position) = list.iter().position(|c| view::name(c) == names::PROXY) else {
-        return;
-    };
-    let mut proxy = list.remove(position);
-    if to == "containers" {
-        view::map_mut(&mut proxy, &[]).remove("restartPolicy");
-    }
-    if view::find(view::list(pod, &["spec", to]), names::PROXY).is_none() {
-        view::list_mut(pod, &["spec", to]).push(proxy);
-    }
-}
-
-/// A template that speaks about `istio-proxy` means the one there is, in whichever list it stands.
-///
-/// differs from istio: it would make a second container of the same name, which no API server takes.
-fn beside_proxy(so_far: &Value, mut part: Value) -> Value {
-    if view::find(view::init_containers(so_far), names::PROXY).is_none() {
-        return part;
-    }
-    if view::find(view::containers(&part), names::PROXY).is_none() {
-        return part;
-    }
-    let list = view::list_mut(&mut part, &["spec", "containers"]);
-    if let Some(position) = list.iter().position(|c| view::name(c) == names::PROXY) {
-        let fragment = list.remove(position);
-        view::list_mut(&mut part, &["spec", "initContainers"]).push(fragment);
-    }
-    part
-}
-
-/// The capture rules exempt the proxy's user; a user of the pod's own choice must be told to them.
-fn couple_user_ids(pod: &mut Value, own: &Overrides, tproxy: bool) {
-    let context = own.get(names::PROXY).and_then(|c| c.get("securityContext"));
-    let id = |key: &str| context.and_then(|c| c.get(key)).and_then(Value::as_i64);
-    let Some(user) = id("runAsUser") else { return };
-    if user != 0 {
-        for name in [names::INIT, names::VALIDATION] {
-            if let Some(container) = view::container_mut(pod, name) {
-                set_user_argument(container, user);
-            }
-        }
-    }
-    if let Some(validation) = view::container_mut(pod, names::VALIDATION) {
-        let context = view::map_mut(validation, &["securityContext"]);
-        context.insert("runAsUser".to_owned(), json!(user));
-        if let Some(group) = id("runAsGroup") {
-            context.insert("runAsGroup".to_owned(), json!(group));
-        }
-    }
-    if tproxy && let Some(proxy) = view::container_mut(pod, names::PROXY) {
-        view::map_mut(proxy, &["securityContext"]).insert("runAsUser".to_owned(), json!(0));
-    }
-}
-
-fn set_user_argument(container: &mut Value, user: i64) {
-    let Some(args) = container
-        .as_object_mut()
-        .and_then(|c: &mut Map<String, Value>| c.get_mut("args"))
-    else {
-        return;
-    };
-    let Some(args) = args.as_array_mut() else { return };
-    if let Some(position) = args.iter().position(|a| a.as_str() == Some("-u"))
-        && let Some(value) = args.get_mut(position + 1)
-    {
-        *value = json!(user.to_string());
-    }
 }

@@ -78,7 +78,7 @@ fn overlay_maps(base: Value, overlay: &Value) -> Value {
 
 /// Drops null entries of a resource map, so that `cpu: null` means "no limit".
 pub(crate) fn without_nulls(value: &Value) -> Value {
-    merge::merge(json!({}), value)
+    merge::merge(json!({}), value.clone())
 }
 
 /// The defaults of an installation without any configuration.

@@ -37,10 +37,9 @@ fn the_json_patch_leads_from_one_to_the_other() {
     let after = inject(&before, &native()).pod;
     let operations = patch(&before, &after);
     let mut patched = before.clone();
-    let operations: json_patch::Patch = serde_json::from_value(operations).unwrap();
     json_patch::patch(&mut patched, &operations).unwrap();
     assert_eq!(patched, after);
-    assert_eq!(patch(&after, &after), json!([]));
+    assert!(patch(&after, &after).is_empty());
 }
 
 #[test]

@@ -11,21 +11,21 @@ use serde_json::{Map, Value};
 ///
 /// Directives: `$patch: replace | delete | merge` in maps and list items, `$retainKeys` in maps;
 /// `$setElementOrder/…` and `$deleteFromPrimitiveList/…` are accepted and dropped.
-pub fn merge(original: Value, patch: &Value) -> Value {
+pub fn merge(original: Value, patch: Value) -> Value {
     merge_field("", original, patch)
 }
 
-fn merge_field(field: &str, original: Value, patch: &Value) -> Value {
+fn merge_field(field: &str, original: Value, patch: Value) -> Value {
     match (original, patch) {
         (Value::Object(old), Value::Object(new)) => Value::Object(merge_maps(old, new)),
         (Value::Array(old), Value::Array(new)) => merge_lists(field, old, new),
         (_, Value::Object(new)) => Value::Object(merge_maps(Map::new(), new)),
         (_, Value::Array(new)) => merge_lists(field, Vec::new(), new),
-        (_, new) => new.clone(),
+        (_, new) => new,
     }
 }
 
-fn merge_maps(mut old: Map<String, Value>, new: &Map<String, Value>) -> Map<String, Value> {
+fn merge_maps(mut old: Map<String, Value>, new: Map<String, Value>) -> Map<String, Value> {
     match new.get("$patch").and_then(Value::as_str) {
         Some("replace") => old.clear(),
         Some("delete") => return Map::new(),
@@ -39,11 +39,12 @@ fn merge_maps(mut old: Map<String, Value>, new: &Map<String, Value>) -> Map<Stri
             continue;
         }
         if value.is_null() {
-            old.remove(key);
+            old.remove(&key);
             continue;
         }
-        let merged = merge_field(key, old.remove(key).unwrap_or(Value::Null), value);
-        old.insert(key.clone(), merged);
+        let before = old.get_mut(&key).map(Value::take).unwrap_or_default();
+        let merged = merge_field(&key, before, value);
+        old.insert(key, merged);
     }
     old
 }
@@ -98,20 +99,15 @@ struct Joined {
     value: Value,
 }
 
-fn merge_lists(field: &str, old: Vec<Value>, new: &[Value]) -> Value {
+fn merge_lists(field: &str, old: Vec<Value>, new: Vec<Value>) -> Value {
     if !is_keyed(field) {
         // An empty patch list changes nothing: templates render "nothing to say" that way.
-        return if new.is_empty() && !old.is_empty() {
-            Value::Array(old)
-        } else {
-            Value::Array(new.to_vec())
-        };
+        return Value::Array(if new.is_empty() { old } else { new });
     }
     if new.iter().any(|item| is_bare_directive(item, "replace")) {
         let kept = new
-            .iter()
+            .into_iter()
             .filter(|i| !is_bare_directive(i, "replace"))
-            .cloned()
             .collect();
         return Value::Array(kept);
     }
@@ -122,7 +118,7 @@ fn merge_lists(field: &str, old: Vec<Value>, new: &[Value]) -> Value {
         .collect();
     let mut joined = Vec::with_capacity(new.len());
     for item in new {
-        let key = identity(field, item);
+        let key = identity(field, &item);
         let position = key
             .as_ref()
             .and_then(|k| keys.iter().position(|o| o.as_ref() == Some(k)));
@@ -132,7 +128,7 @@ fn merge_lists(field: &str, old: Vec<Value>, new: &[Value]) -> Value {
         }
         joined.push(Joined {
             position,
-            value: merge_field("", before.unwrap_or(Value::Null), item),
+            value: merge_field("", before.unwrap_or_default(), item),
         });
     }
     Value::Array(interleave(slots, joined))
@@ -184,7 +180,7 @@ mod tests {
     fn maps_merge_and_null_deletes() {
         let out = merge(
             json!({"a": 1, "b": {"c": 2, "d": 3}}),
-            &json!({"b": {"c": null, "e": 4}}),
+            json!({"b": {"c": null, "e": 4}}),
         );
         assert_eq!(out, json!({"a": 1, "b": {"d": 3, "e": 4}}));
     }
@@ -193,7 +189,7 @@ mod tests {
     fn new_items_come_before_the_users() {
         let out = merge(
             json!({"volumes": [{"name": "u"}]}),
-            &json!({"volumes": [{"name": "a"}, {"name": "b"}]}),
+            json!({"volumes": [{"name": "a"}, {"name": "b"}]}),
         );
         assert_eq!(names(&out["volumes"]), ["a", "b", "u"]);
     }
@@ -202,7 +198,7 @@ mod tests {
     fn known_items_keep_their_neighbourhood() {
         let out = merge(
             json!({"env": [{"name": "u"}, {"name": "a", "value": "1"}, {"name": "w"}]}),
-            &json!({"env": [{"name": "a", "value": "2"}, {"name": "z"}]}),
+            json!({"env": [{"name": "a", "value": "2"}, {"name": "z"}]}),
         );
         assert_eq!(names(&out["env"]), ["u", "a", "z", "w"]);
         assert_eq!(out["env"][1]["value"], "2");
@@ -211,7 +207,7 @@ mod tests {
     #[test]
     fn lists_without_identity_are_replaced_unless_the_patch_is_empty() {
         let base = json!({"args": ["a"], "command": ["b"]});
-        let out = merge(base, &json!({"args": ["x", "y"], "command": []}));
+        let out = merge(base, json!({"args": ["x", "y"], "command": []}));
         assert_eq!(out, json!({"args": ["x", "y"], "command": ["b"]}));
     }
 
@@ -221,16 +217,16 @@ mod tests {
         let patch =
             json!({"containers": [{"name": "a", "$patch": "delete"}], "m": {"$patch": "replace", "y": 2}});
         assert_eq!(
-            merge(base.clone(), &patch),
+            merge(base.clone(), patch),
             json!({"containers": [{"name": "b"}], "m": {"y": 2}})
         );
         let patch = json!({"containers": [{"$patch": "replace"}, {"name": "c"}]});
-        assert_eq!(names(&merge(base, &patch)["containers"]), ["c"]);
+        assert_eq!(names(&merge(base, patch)["containers"]), ["c"]);
         let volume = json!({"volumes": [{"name": "v", "emptyDir": {}}]});
         let patch =
             json!({"volumes": [{"name": "v", "$retainKeys": ["name", "csi"], "csi": {"driver": "d"}}]});
         assert_eq!(
-            merge(volume, &patch),
+            merge(volume, patch),
             json!({"volumes": [{"name": "v", "csi": {"driver": "d"}}]})
         );
     }
@@ -238,10 +234,7 @@ mod tests {
     #[test]
     fn ports_differ_by_protocol() {
         let base = json!({"ports": [{"containerPort": 53, "protocol": "UDP"}]});
-        let out = merge(
-            base,
-            &json!({"ports": [{"containerPort": 53, "name": "dns-tcp"}]}),
-        );
+        let out = merge(base, json!({"ports": [{"containerPort": 53, "name": "dns-tcp"}]}));
         assert_eq!(out["ports"].as_array().unwrap().len(), 2);
     }
 }
