@@ -107,6 +107,86 @@ fn value() -> impl Strategy<Value = Value> {
     })
 }
 
+/// Objects with the fields of pods in all the wrong places.
+fn pod_like() -> impl Strategy<Value = Value> {
+    const FIELDS: &[&str] = &[
+        "kind",
+        "items",
+        "metadata",
+        "labels",
+        "annotations",
+        "spec",
+        "template",
+        "jobTemplate",
+        "containers",
+        "initContainers",
+        "name",
+        "image",
+        "restartPolicy",
+        "ports",
+        "containerPort",
+        "hostPort",
+        "env",
+        "value",
+        "valueFrom",
+        "livenessProbe",
+        "httpGet",
+        "port",
+        "exec",
+        "command",
+        "lifecycle",
+        "preStop",
+        "volumes",
+        "secret",
+        "volumeMounts",
+        "mountPath",
+        "resources",
+        "limits",
+        "requests",
+        "cpu",
+        "securityContext",
+        "runAsUser",
+        "matchLabels",
+        "matchExpressions",
+        "key",
+        "operator",
+        "values",
+    ];
+    const WORDS: &[&str] = &[
+        "Pod",
+        "List",
+        "Deployment",
+        "a",
+        "A",
+        "Always",
+        "In",
+        "Exists",
+        "1",
+        "1Gi",
+        "/a",
+        "",
+    ];
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        any::<i32>().prop_map(Value::from),
+        prop::sample::select(WORDS).prop_map(Value::from),
+    ];
+    leaf.prop_recursive(8, 80, 6, |inner| {
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..3).prop_map(Value::Array),
+            prop::collection::vec((prop::sample::select(FIELDS), inner), 0..6).prop_map(|fields| {
+                Value::Object(
+                    fields
+                        .into_iter()
+                        .map(|(name, value)| (name.to_owned(), value))
+                        .collect(),
+                )
+            }),
+        ]
+    })
+}
+
 fn read(text: &str) -> Result<Value, yaml::ReadError> {
     Ok(yaml::parse_str(text)?.map_or(Value::Null, |document| document.value))
 }
@@ -192,5 +272,39 @@ proptest! {
         let _ = remora_pod::image::Image::split(&text).to_string();
         let _ = remora_pod::cidr::parse(&text, true);
         let _ = remora_pod::ports::parse(&text, remora_pod::ports::Allow { wildcard: true, zero: true });
+    }
+
+    #[test]
+    fn no_object_makes_a_judgement_panic(object in pod_like()) {
+        for workload in remora_pod::workload::workloads(&object) {
+            prop_assert!(workload.template.get(&object).is_some());
+        }
+        let _ = remora_pod::object::display_name(&object);
+        let _ = remora_pod::selector::Selector::parse(Some(&object));
+        for problem in remora_pod::validate::pod(&object, &object) {
+            prop_assert!(!problem.message.is_empty() && !problem.path.is_root());
+        }
+    }
+
+    #[test]
+    fn quantities_print_what_they_are(text in "[+-]?[0-9]{0,12}(\\.[0-9]{0,12})?(n|u|m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei|e[+-]?[0-9])?") {
+        if let Ok(quantity) = text.parse::<remora_pod::quantity::Quantity>() {
+            let printed = quantity.to_string();
+            prop_assert_eq!(printed.parse::<remora_pod::quantity::Quantity>(), Ok(quantity), "{}", printed);
+        }
+    }
+
+    #[test]
+    fn durations_print_what_they_are(nanos in any::<i64>()) {
+        prop_assert_eq!(remora_pod::duration::parse(&remora_pod::duration::format(nanos)), Ok(nanos));
+    }
+
+    #[test]
+    fn paths_print_what_they_are(steps in prop::collection::vec(prop_oneof![
+        nasty().prop_map(remora_pod::Segment::Key),
+        any::<usize>().prop_map(remora_pod::Segment::Index),
+    ], 0..6)) {
+        let path: remora_pod::Path = steps.into_iter().collect();
+        prop_assert_eq!(path.to_string().parse::<remora_pod::Path>(), Ok(path));
     }
 }

@@ -6,7 +6,7 @@
 //!
 //! Two departures, so that every text this module writes is read back as the same value by readers of YAML 1.1
 //! and 1.2 alike: a key `<<` is quoted, and the Unicode line and paragraph separators are always escaped. Where
-//! Go's order of keys contradicts itself (`10`, `1a`, `9`), and so varies from run to run, ours is one of Go's.
+//! Go's order of keys contradicts itself (`10`, `1a`, `9`), and so varies from run to run, ours does not vary.
 
 mod order;
 mod style;
