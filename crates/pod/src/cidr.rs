@@ -6,6 +6,8 @@ use std::str::FromStr;
 
 use thiserror::Error;
 
+use crate::quote::quote;
+
 /// A range of addresses. Host bits are kept as written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Cidr {
@@ -38,7 +40,7 @@ impl fmt::Display for Cidr {
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum ParseCidrError {
     /// An entry that is no range.
-    #[error("{entry:?} is not an address range")]
+    #[error("{} is not an address range", quote(.entry))]
     NotARange {
         /// The entry.
         entry: String,
@@ -65,7 +67,7 @@ impl FromStr for Cidr {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let fail = || ParseCidrError::NotARange {
-            entry: text.chars().take(60).collect(),
+            entry: text.to_owned(),
         };
         let (address, bits) = text.split_once('/').ok_or_else(fail)?;
         let address: IpAddr = address.parse().map_err(|_| fail())?;

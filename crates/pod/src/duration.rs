@@ -2,6 +2,8 @@
 
 use thiserror::Error;
 
+use crate::quote::quote;
+
 const UNITS: [(&str, i128); 8] = [
     ("ns", 1),
     ("us", 1_000),
@@ -17,13 +19,13 @@ const UNITS: [(&str, i128); 8] = [
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum ParseDurationError {
     /// Not a sequence of numbers with units.
-    #[error("invalid duration {0:?}")]
+    #[error("invalid duration {}", quote(.0))]
     Invalid(String),
     /// A number without its unit.
-    #[error("missing unit in duration {0:?}")]
+    #[error("missing unit in duration {}", quote(.0))]
     MissingUnit(String),
     /// A unit Go does not have.
-    #[error("unknown unit {unit:?} in duration {text:?}")]
+    #[error("unknown unit {} in duration {}", quote(.unit), quote(.text))]
     UnknownUnit {
         /// The whole text.
         text: String,
@@ -31,7 +33,7 @@ pub enum ParseDurationError {
         unit: String,
     },
     /// More than 64 bits of nanoseconds.
-    #[error("duration {0:?} is out of range")]
+    #[error("duration {} is out of range", quote(.0))]
     OutOfRange(String),
 }
 

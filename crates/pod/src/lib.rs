@@ -15,6 +15,7 @@ pub mod object;
 pub mod path;
 pub mod ports;
 pub mod quantity;
+mod quote;
 pub mod selector;
 pub mod validate;
 pub mod view;

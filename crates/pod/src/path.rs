@@ -8,6 +8,8 @@ use std::str::FromStr;
 
 use serde_json::Value;
 
+use crate::quote::quote;
+
 /// One step of a [`Path`].
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Segment {
@@ -149,7 +151,7 @@ impl fmt::Display for Path {
 
 /// Why a text is not a path.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("parse path {text:?}: unexpected text at byte {at}")]
+#[error("parse path {}: unexpected text at byte {at}", quote(.text))]
 pub struct ParsePathError {
     /// The whole text.
     pub text: String,

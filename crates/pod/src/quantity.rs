@@ -8,6 +8,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::quote::quote;
+
 /// Billionths per unit.
 const NANOS: i128 = 1_000_000_000;
 /// Largest binary amount, in whole units.
@@ -42,10 +44,10 @@ pub enum ParseQuantityError {
     #[error("quantity is empty")]
     Empty,
     /// No number at the start.
-    #[error("quantity {0:?} does not start with a number")]
+    #[error("quantity {} does not start with a number", quote(.0))]
     Number(String),
     /// An unknown suffix.
-    #[error("quantity {text:?} has unknown suffix {suffix:?}")]
+    #[error("quantity {} has unknown suffix {}", quote(.text), quote(.suffix))]
     Suffix {
         /// The whole text.
         text: String,

@@ -5,6 +5,7 @@ use thiserror::Error;
 
 use crate::names;
 use crate::path::Path;
+use crate::quote::quote;
 
 /// A `LabelSelector`. All its requirements must hold; without any it selects everything.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -142,7 +143,7 @@ fn expression(item: &Value, at: &Path) -> Result<Requirement, SelectorError> {
             ));
         }
         _ => {
-            let problem = format!("must be In, NotIn, Exists or DoesNotExist, not {name:?}");
+            let problem = format!("must be In, NotIn, Exists or DoesNotExist, not {}", quote(name));
             return Err(SelectorError::new(at.join("operator"), problem));
         }
     };
@@ -154,7 +155,7 @@ fn expression(item: &Value, at: &Path) -> Result<Requirement, SelectorError> {
 
 fn check_key(key: &str, at: &Path) -> Result<(), SelectorError> {
     names::qualified_name(key)
-        .map_err(|rule| SelectorError::new(at.clone(), format!("label key {key:?} {rule}")))
+        .map_err(|rule| SelectorError::new(at.clone(), format!("label key {} {rule}", quote(key))))
 }
 
 fn label_value(value: &Value, at: Path) -> Result<String, SelectorError> {
@@ -163,7 +164,10 @@ fn label_value(value: &Value, at: Path) -> Result<String, SelectorError> {
     };
     match names::label_value(text) {
         Ok(()) => Ok(text.to_owned()),
-        Err(rule) => Err(SelectorError::new(at, format!("label value {text:?} {rule}"))),
+        Err(rule) => Err(SelectorError::new(
+            at,
+            format!("label value {} {rule}", quote(text)),
+        )),
     }
 }
 

@@ -17,6 +17,7 @@ use std::fmt;
 use serde_json::Value;
 
 use crate::path::Path;
+use crate::quote::{brief, quote};
 
 /// One reason why a pod would be refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -115,7 +116,7 @@ impl Report {
             Some(Value::String(word)) if words.contains(&word.as_str()) => {}
             Some(other) => self.add(
                 &at.join(field),
-                format!("must be one of {}, not {other}", words.join(", ")),
+                format!("must be one of {}, not {}", words.join(", "), brief(other)),
             ),
         }
     }
@@ -180,13 +181,6 @@ impl Report {
             }
         }
     }
-}
-
-/// A value in a message: quoted, escaped, and not a megabyte long.
-fn quote(text: &str) -> String {
-    let short: String = text.chars().take(80).collect();
-    let dots = if short.len() < text.len() { "…" } else { "" };
-    format!("{short:?}{dots}")
 }
 
 /// Fields of an object that are set.

@@ -5,7 +5,7 @@
 //! column of every node. So a file of any number of documents needs memory for one of them only.
 //!
 //! Promised: scalars mean what they mean to `kubectl` (YAML 1.1 as go-yaml v2 has it: `0644` is 420, `on` is
-//! true); a duplicate key, an alias bomb, or anything JSON cannot hold is an error with a line; [`write`]
+//! true); a duplicate key, an alias bomb, or anything JSON cannot hold is an error with a line; [`write()`]
 //! prints what `kubectl` would print, byte for byte, apart from the departures noted where they are made.
 //!
 //! Not kept: comments, key order, anchors and the style of scalars.

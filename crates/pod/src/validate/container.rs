@@ -4,10 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use super::{Options, Report, probe, quote, set_fields, volume};
+use super::{Options, Report, probe, set_fields, volume};
 use crate::names;
 use crate::path::Path;
 use crate::quantity::Quantity;
+use crate::quote::{brief, quote};
 
 /// Which list a container is in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -182,7 +183,7 @@ fn check_env(container: &Value, at: &Path, report: &mut Report) {
             Some(value @ (Value::Number(_) | Value::Bool(_))) => {
                 report.add(
                     &here.join("value"),
-                    format!("must be a string, not {value}; put it in quotes"),
+                    format!("must be a string, not {}; put it in quotes", brief(value)),
                 );
                 ""
             }

@@ -2,9 +2,10 @@
 
 use serde_json::{Map, Value};
 
-use super::{Report, quote};
+use super::Report;
 use crate::names;
 use crate::path::Path;
+use crate::quote::{brief, quote};
 
 /// k8s: all annotation keys and values of an object together.
 const ANNOTATION_BYTES: usize = 256 << 10;
@@ -66,7 +67,7 @@ fn strings<'v>(
         if !value.is_string() && !value.is_null() {
             report.add(
                 &at.join(key.as_str()),
-                format!("must be a string, not {value}; put it in quotes"),
+                format!("must be a string, not {}; put it in quotes", brief(value)),
             );
         }
     }

@@ -2,9 +2,10 @@
 
 use serde_json::Value;
 
-use super::{Report, quote, set_fields};
+use super::{Report, set_fields};
 use crate::names;
 use crate::path::Path;
+use crate::quote::{brief, quote};
 
 const PROBE_HANDLERS: &[&str] = &["exec", "httpGet", "tcpSocket", "grpc"];
 const HOOK_HANDLERS: &[&str] = &["exec", "httpGet", "tcpSocket", "sleep"];
@@ -121,6 +122,9 @@ fn check_port(action: &Value, at: &Path, named: bool, report: &mut Report) {
                 report.add(&at, format!("port name {} {rule}", quote(name)));
             }
         }
-        Some(other) => report.add(&at, format!("must be a port from 1 to 65535, not {other}")),
+        Some(other) => report.add(
+            &at,
+            format!("must be a port from 1 to 65535, not {}", brief(other)),
+        ),
     }
 }

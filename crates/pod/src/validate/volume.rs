@@ -4,9 +4,10 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use super::{Report, quote};
+use super::Report;
 use crate::names;
 use crate::path::Path;
+use crate::quote::quote;
 
 /// Checks the volumes and returns the names that can be mounted.
 pub(super) fn check<'a>(

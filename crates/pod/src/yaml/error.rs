@@ -7,6 +7,7 @@ use std::fmt;
 
 use super::marks::Mark;
 use crate::path::{Path, Segment};
+use crate::quote::quote;
 
 /// What is wrong with a document.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -15,7 +16,7 @@ pub enum Fault {
     #[error("{0}")]
     Syntax(String),
     /// A key is there twice.
-    #[error("duplicate key {key:?} (first on line {first_line})")]
+    #[error("duplicate key {} (first on line {first_line})", quote(.key))]
     DuplicateKey {
         /// The key as text.
         key: String,
@@ -35,7 +36,7 @@ pub enum Fault {
         text: String,
     },
     /// A value that does not fit its own tag.
-    #[error("cannot read {text:?} as {tag}")]
+    #[error("cannot read {} as {tag}", quote(.text))]
     TagMismatch {
         /// The tag, short form.
         tag: String,

@@ -323,7 +323,7 @@ fn binary(text: &str) -> Result<Value, Fault> {
     let decoded = scalar::base64(text).and_then(|bytes| String::from_utf8(bytes).ok());
     decoded.map(Value::from).ok_or_else(|| Fault::TagMismatch {
         tag: "!!binary".to_owned(),
-        text: text.chars().take(40).collect(),
+        text: text.to_owned(),
     })
 }
 
