@@ -88,8 +88,11 @@ pub enum SettingsError {
         wanted: &'static str,
     },
     /// An injector configuration nobody can read.
-    #[error("injector configuration is neither a document with `templates` nor a template")]
-    Config(#[source] yaml::ReadError),
+    #[error("injector configuration is neither YAML nor a template: {0}")]
+    Config(yaml::ReadError),
+    /// An injector configuration without templates.
+    #[error("injector configuration has no `templates`, and is no template with `spec` or `metadata` either")]
+    NoTemplate,
 }
 
 /// The mesh configuration, with what is derived from it once.
@@ -238,11 +241,7 @@ impl InjectConfig {
                 config.templates.insert("sidecar".to_owned(), text.to_owned());
             }
             Ok(_) => {
-                return Err(SettingsError::Type {
-                    document: "injector configuration",
-                    field: "templates".to_owned(),
-                    wanted: "given",
-                });
+                return Err(SettingsError::NoTemplate);
             }
             Err(error) => return Err(SettingsError::Config(error)),
         }

@@ -25,7 +25,7 @@ pub(crate) struct Cli {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Add the mesh sidecar and OpenTelemetry to manifests, in an order in which everything starts
-    #[command(visible_alias = "kube-inject")]
+    #[command(visible_alias = "kube-inject", long_about = inject::ABOUT)]
     Inject(Box<inject::Args>),
     /// Print a completion script for a shell
     Completions(completions::Args),

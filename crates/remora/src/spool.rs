@@ -1,15 +1,15 @@
 //! Output that is held back until it is known to be whole.
 //!
 //! A manifest that is cut off in the middle would be applied in part. So output is collected (in memory, and in an
-//! unnamed file beyond a few megabytes) and leaves only when everything went well.
+//! unnamed file beyond a megabyte) and leaves only when everything went well.
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use std::io::{self, Seek as _, Write};
 use std::path::Path;
 use tempfile::{NamedTempFile, SpooledTempFile};
 
 /// Beyond this, output waits in a file.
-const IN_MEMORY: usize = 8 << 20;
+const IN_MEMORY: usize = 1 << 20;
 
 /// Where output waits.
 pub(crate) struct Spool {
@@ -56,6 +56,9 @@ impl Spool {
             .parent()
             .filter(|p| !p.as_os_str().is_empty())
             .unwrap_or(Path::new("."));
+        if !directory.is_dir() {
+            bail!("there is no directory {}", directory.display());
+        }
         let mut file = NamedTempFile::new_in(directory)?;
         io::copy(&mut self.file, &mut file)?;
         keep_mode(path, file.as_file())?;

@@ -7,7 +7,7 @@ mod args;
 mod diff;
 mod options;
 
-pub(crate) use args::Args;
+pub(crate) use args::{ABOUT, Args};
 
 use crate::input::{Input, Source};
 use crate::out;
@@ -182,16 +182,13 @@ impl<'a> Work<'a> {
     fn finish(self) -> anyhow::Result<ExitCode> {
         self.progress.finish();
         if self.errors > 0 {
-            out::note(format!(
-                "{} and nothing was written",
-                counted(self.errors, "error")
-            ));
+            out::note(format!("{}; nothing was written", counted(self.errors, "error")));
             return Ok(ExitCode::FAILURE);
         }
         if self.args.strict && self.warnings > 0 {
+            let count = counted(self.warnings, "warning");
             out::error_text(format!(
-                "{} and --strict makes them errors; nothing was written",
-                counted(self.warnings, "warning")
+                "{count}, which --strict treats as errors; nothing was written"
             ));
             return Ok(ExitCode::FAILURE);
         }

@@ -3,10 +3,24 @@
 use clap::ValueEnum;
 use std::path::PathBuf;
 
+/// What `remora inject --help` says first.
+pub(crate) const ABOUT: &str = "\
+Reads Kubernetes manifests, adds the mesh sidecar and OpenTelemetry auto-instrumentation to every pod in \
+them, and prints the result: `remora inject -f app.yaml | kubectl apply -f -`.
+
+Works offline and without any configuration. Any object with a pod template is injected, whatever its \
+kind; everything else passes through untouched. Injecting an injected manifest again changes nothing.
+
+Per pod, annotations say what a container needs while it starts:
+  remora.dev/network.CONTAINER: direct | mesh | none
+  remora.dev/start-after.CONTAINER: OTHER[,OTHER]
+
+Warnings go to standard error. On any error nothing is printed and the exit code is 1.";
+
 /// Native sidecar, classic sidecar, or what the nodes can do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum NativeChoice {
-    /// Native when every node of the cluster can (see --context), else native
+    /// Native, unless a node of the cluster is too old (see --context)
     Auto,
     /// Native: the proxy is an init container that keeps running
     On,
@@ -32,19 +46,8 @@ pub(crate) enum InjectorChoice {
     Otel,
 }
 
-/// Reads Kubernetes manifests, adds the mesh sidecar and OpenTelemetry auto-instrumentation to every pod in them,
-/// and prints the result: `remora inject -f app.yaml | kubectl apply -f -`.
-///
-/// Works offline and without any configuration. Any object with a pod template is injected, whatever its kind;
-/// everything else passes through untouched. Injecting an injected manifest again changes nothing.
-///
-/// Per pod, annotations say what a container needs while it starts:
-///   remora.dev/network.CONTAINER: direct | mesh | none
-///   remora.dev/start-after.CONTAINER: OTHER[,OTHER]
-///
-/// Warnings go to standard error. On any error nothing is printed and the exit code is 1.
+/// The flags of `remora inject`.
 #[derive(Debug, clap::Args)]
-#[command(verbatim_doc_comment)]
 pub(crate) struct Args {
     /// File, directory or - (standard input) with manifests; may be repeated
     #[arg(short, long, value_name = "FILE|DIR|-")]
@@ -75,8 +78,8 @@ pub(crate) struct Args {
     pub(crate) operator_file: Option<PathBuf>,
 
     /// Control plane revision
-    #[arg(short, long, value_name = "NAME", default_value = "")]
-    pub(crate) revision: String,
+    #[arg(short, long, value_name = "NAME")]
+    pub(crate) revision: Option<String>,
 
     /// Namespace of objects that name none (default: the only Namespace of the input, else "default")
     #[arg(short, long, value_name = "NAME")]

@@ -37,11 +37,11 @@ pub(super) fn settings(args: &Args) -> anyhow::Result<Settings> {
         values,
         config,
         // istio: the revision `default` is the one without a name.
-        revision: if args.revision == "default" {
-            String::new()
-        } else {
-            args.revision.clone()
-        },
+        revision: args
+            .revision
+            .clone()
+            .filter(|name| name != "default")
+            .unwrap_or_default(),
         native: is_native(args)?,
         order: match args.order {
             OrderChoice::Safe => Order::Safe,
