@@ -1,6 +1,7 @@
 //! The `remora` binary: arguments in, one command run, an exit code out.
 
 mod cli;
+mod cluster;
 mod commands;
 mod input;
 mod out;

@@ -1,10 +1,21 @@
 //! The environment, read once.
 
-/// A variable of the environment, if it is set and is text.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "this is the one place that reads the environment"
-)]
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+/// A variable of the environment, if it is set. What is not text comes out garbled, to be judged rather than ignored.
 pub(crate) fn variable(name: &str) -> Option<String> {
-    std::env::var(name).ok().filter(|value| !value.is_empty())
+    raw(name).map(|value| value.to_string_lossy().into_owned())
+}
+
+/// A variable that lists files, as `PATH` does.
+pub(crate) fn paths(name: &str) -> Vec<PathBuf> {
+    let value = raw(name).unwrap_or_default();
+    std::env::split_paths(&value)
+        .filter(|path| !path.as_os_str().is_empty())
+        .collect()
+}
+
+fn raw(name: &str) -> Option<OsString> {
+    std::env::var_os(name).filter(|value| !value.is_empty())
 }

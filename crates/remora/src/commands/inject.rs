@@ -5,6 +5,7 @@
 
 mod args;
 mod diff;
+mod mode;
 mod options;
 
 pub(crate) use args::{ABOUT, Args};

@@ -20,7 +20,7 @@ Warnings go to standard error. On any error nothing is printed and the exit code
 /// Native sidecar, classic sidecar, or what the nodes can do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum NativeChoice {
-    /// Native, unless a node of the cluster is too old (see --context)
+    /// Native, unless a node of the cluster --context, --kubeconfig or KUBECONFIG names has a kubelet older than 1.33
     Auto,
     /// Native: the proxy is an init container that keeps running
     On,
@@ -90,10 +90,14 @@ pub(crate) struct Args {
     pub(crate) native: NativeChoice,
 
     /// Oldest kubelet the pods may land on; native sidecars need 1.33
-    #[arg(long, value_name = "VERSION", conflicts_with = "context")]
+    #[arg(long, value_name = "VERSION", conflicts_with_all = ["context", "kubeconfig"])]
     pub(crate) kubelet_min: Option<String>,
 
-    /// Cluster (context of the kubeconfig) whose nodes decide about `--native auto`
+    /// Kubeconfig of the cluster whose nodes decide about `--native auto` (default: the files in KUBECONFIG)
+    #[arg(long, value_name = "FILE")]
+    pub(crate) kubeconfig: Option<PathBuf>,
+
+    /// Context of that kubeconfig; without one, of ~/.kube/config
     #[arg(long, value_name = "NAME")]
     pub(crate) context: Option<String>,
 

@@ -1,9 +1,10 @@
 //! From what was typed to the settings of an injection.
 
-use super::args::{Args, InjectorChoice, NativeChoice, OrderChoice};
+use super::args::{Args, InjectorChoice, OrderChoice};
+use super::mode;
 use crate::{out, settings as environment};
 use anyhow::{Context as _, bail};
-use remora_inject::{InjectConfig, Injectors, Mesh, Order, Settings, Values, native, otel};
+use remora_inject::{InjectConfig, Injectors, Mesh, Order, Settings, Values, otel};
 use remora_pod::yaml;
 use serde_json::Value;
 use std::path::Path;
@@ -42,7 +43,7 @@ pub(super) fn settings(args: &Args) -> anyhow::Result<Settings> {
             .clone()
             .filter(|name| name != "default")
             .unwrap_or_default(),
-        native: is_native(args)?,
+        native: mode::is_native(args)?,
         order: match args.order {
             OrderChoice::Safe => Order::Safe,
             OrderChoice::Istio => Order::Istio,
@@ -78,20 +79,6 @@ fn preset_switches(preset: &str) -> anyhow::Result<otel::Operator> {
         _ => {
             bail!("--otel-operator-config: {preset:?} is neither \"defaults\" nor \"zero\" nor a JSON object")
         }
-    }
-}
-
-fn is_native(args: &Args) -> anyhow::Result<bool> {
-    if let Some(version) = &args.kubelet_min {
-        let Some(minor) = native::minor(version) else {
-            bail!("--kubelet-min: {version:?} is not a version such as 1.33");
-        };
-        return Ok(args.native != NativeChoice::Off && minor >= native::NATIVE_SINCE);
-    }
-    match args.native {
-        NativeChoice::On => Ok(true),
-        NativeChoice::Off => Ok(false),
-        NativeChoice::Auto => Ok(true),
     }
 }
 
