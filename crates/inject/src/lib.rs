@@ -11,6 +11,7 @@
 mod annotations;
 mod decision;
 mod error;
+pub mod fuzz;
 mod image;
 mod mesh;
 mod multus;

@@ -10,8 +10,22 @@ const PURE: &[&str] = &["remora-pod", "remora-startup", "remora-inject"];
 
 /// What a pure crate may not depend on.
 const IMPURE: &[&str] = &[
-    "anyhow", "axum", "clap", "h2", "hyper", "indicatif", "kube", "libc", "nix", "rand", "reqwest", "rustix",
-    "socket2", "tempfile", "tokio", "tonic",
+    "anyhow",
+    "axum",
+    "clap",
+    "h2",
+    "hyper",
+    "indicatif",
+    "kube",
+    "libc",
+    "nix",
+    "rand",
+    "reqwest",
+    "rustix",
+    "socket2",
+    "tempfile",
+    "tokio",
+    "tonic",
 ];
 
 /// Which crates of ours a crate may use. `remora`, the binary, may use all.
@@ -41,7 +55,10 @@ fn dependencies() -> BTreeMap<String, Vec<String>> {
                 section = line.trim_matches(['[', ']']);
             } else if section == "package" && line.starts_with("name") {
                 name = line.split('"').nth(1).unwrap().to_owned();
-            } else if section.ends_with("dependencies") && !section.ends_with("dev-dependencies") && !line.is_empty() {
+            } else if section.ends_with("dependencies")
+                && !section.ends_with("dev-dependencies")
+                && !line.is_empty()
+            {
                 list.push(line.split(['.', ' ', '=']).next().unwrap().to_owned());
             }
         }
@@ -56,7 +73,10 @@ fn pure_crates_know_no_runtime() {
     let all = dependencies();
     for name in PURE {
         for dependency in &all[*name] {
-            assert!(!IMPURE.contains(&dependency.as_str()), "{name} must not know {dependency}");
+            assert!(
+                !IMPURE.contains(&dependency.as_str()),
+                "{name} must not know {dependency}"
+            );
         }
     }
 }
@@ -70,9 +90,14 @@ fn crates_know_only_what_is_below_them() {
         let (_, allowed) = ALLOWED
             .iter()
             .find(|(known, _)| *known == name)
-            .unwrap_or_else(|| panic!("{name} has no place in the layering; add it here and in ARCHITECTURE.md"));
+            .unwrap_or_else(|| {
+                panic!("{name} has no place in the layering; add it here and in ARCHITECTURE.md")
+            });
         for dependency in list.iter().filter(|d| d.starts_with("remora")) {
-            assert!(allowed.contains(&dependency.as_str()), "{name} must not know {dependency}");
+            assert!(
+                allowed.contains(&dependency.as_str()),
+                "{name} must not know {dependency}"
+            );
         }
     }
 }
@@ -92,7 +117,9 @@ fn unsafe_code_is_confined() {
         }
         looked_at += 1;
         let text = std::fs::read_to_string(&path).unwrap();
-        let has_unsafe = text.lines().any(|l| l.contains("unsafe {") || l.contains("unsafe fn") || l.contains("unsafe impl"));
+        let has_unsafe = text
+            .lines()
+            .any(|l| l.contains("unsafe {") || l.contains("unsafe fn") || l.contains("unsafe impl"));
         let shown = path.display().to_string();
         let allowed = shown.contains("/net/src/") && (shown.ends_with("/sys.rs") || shown.contains("/sys/"));
         assert!(!has_unsafe || allowed, "{shown} has unsafe code");
