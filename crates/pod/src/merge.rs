@@ -118,10 +118,11 @@ fn merge_lists(field: &str, old: Vec<Value>, new: Vec<Value>) -> Value {
         .collect();
     let mut joined = Vec::with_capacity(new.len());
     for item in new {
-        let key = identity(field, &item);
-        let position = key
-            .as_ref()
-            .and_then(|k| keys.iter().position(|o| o.as_ref() == Some(k)));
+        let position = match identity(field, &item) {
+            Some(key) => keys.iter().position(|other| other.as_ref() == Some(&key)),
+            // Without an identity (an invalid item) only an equal one is the same.
+            None => slots.iter().position(|slot| slot.as_ref() == Some(&item)),
+        };
         let before = position.and_then(|p| slots.get_mut(p)).and_then(Option::take);
         if item.get("$patch").and_then(Value::as_str) == Some("delete") {
             continue;
@@ -229,6 +230,15 @@ mod tests {
             merge(volume, patch),
             json!({"volumes": [{"name": "v", "csi": {"driver": "d"}}]})
         );
+    }
+
+    /// Found by fuzzing: a variable without a name came back once more with every pass.
+    #[test]
+    fn items_without_identity_do_not_pile_up() {
+        let base = json!({"env": [{"value": "x"}, {"name": "a"}]});
+        let once = merge(base, json!({"env": [{"value": "x"}, {"name": "b"}]}));
+        assert_eq!(once["env"].as_array().unwrap().len(), 3);
+        assert_eq!(merge(once.clone(), json!({"env": [{"value": "x"}]})), once);
     }
 
     #[test]
