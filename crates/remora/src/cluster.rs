@@ -142,6 +142,11 @@ fn configured(access: kubeconfig::Access) -> anyhow::Result<kube::Config> {
         Some(proxy) => Some(proxy.parse().context("its proxy is not an address")?),
         None => None,
     };
+    // kube wants the machine's certificate store before it knows whether it will need one, and a bare image has none.
+    let verifies = (scheme == "https" || config.proxy_url.is_some()) && !config.accept_invalid_certs;
+    if !verifies && config.root_cert.is_none() {
+        config.root_cert = Some(Vec::new());
+    }
     config.connect_timeout = Some(CONNECT);
     config.default_retry = false;
     // kube panics on a token that cannot be a header.

@@ -506,3 +506,29 @@ fn a_proxy_of_the_environment_is_not_for_this_machine() {
         })
         .is_native();
 }
+
+#[test]
+fn a_machine_without_a_certificate_store_can_ask_where_none_is_needed() {
+    let bench = Bench::new();
+    let run = |server: &str, cluster: serde_json::Value, user: &serde_json::Value| {
+        let file = bench.write("kubeconfig", &kubeconfig_with(server, &cluster, user));
+        bench.run(|c| {
+            c.arg("--kubeconfig")
+                .arg(file)
+                .env("SSL_CERT_FILE", "/nonexistent")
+                .env("SSL_CERT_DIR", "/nonexistent");
+        })
+    };
+    let plain = ApiServer::plain(new_nodes);
+    run(&format!("http://{}", plain.address()), json!({}), &json!({})).is_native();
+
+    let authority = Authority::new();
+    let server = ApiServer::tls(&authority, new_nodes);
+    let url = format!("https://{}", server.address());
+    let (certificate, key) = authority.issue("u");
+    bench.write("user.pem", &certificate.pem());
+    bench.write("user.key", &key.serialize_pem());
+    let user = json!({"client-certificate": "user.pem", "client-key": "user.key"});
+    run(&url, json!({"insecure-skip-tls-verify": true}), &user).is_native();
+    run(&url, json!({}), &user).failed(&["No CA certificates were loaded", REMEDY]);
+}
