@@ -20,7 +20,7 @@ Warnings go to standard error. On any error nothing is printed and the exit code
 /// Native sidecar, classic sidecar, or what the nodes can do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum NativeChoice {
-    /// Native, unless a node of the cluster --context, --kubeconfig or KUBECONFIG names has a kubelet older than 1.33
+    /// Native, unless a node of the cluster is too old (see --kubeconfig and --context)
     Auto,
     /// Native: the proxy is an init container that keeps running
     On,
@@ -93,7 +93,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "VERSION", conflicts_with_all = ["context", "kubeconfig"])]
     pub(crate) kubelet_min: Option<String>,
 
-    /// Kubeconfig of the cluster whose nodes decide about `--native auto` (default: the files in KUBECONFIG)
+    /// Kubeconfig of the cluster whose nodes decide about `--native auto` [default: KUBECONFIG, if set]
     #[arg(long, value_name = "FILE")]
     pub(crate) kubeconfig: Option<PathBuf>,
 
