@@ -1,0 +1,48 @@
+//! Crash back-off: none before the first restart, then 10 s doubling up to the limit.
+//!
+//! k8s: the decision looks at the newest *ended* instance in the snapshot of the pass. After a kill by a probe
+//! that snapshot still shows the killed one as running, so it is the one before that counts: a container
+//! killed again and again by its probe is restarted at once twice before the first wait.
+
+use std::collections::BTreeMap;
+
+use super::{Exit, Millis};
+use crate::view::Slot;
+
+const BASE: Millis = 10_000;
+const RESET_AFTER: Millis = 600_000;
+
+#[derive(Debug, Clone, Copy)]
+struct Entry {
+    delay: Millis,
+    updated: Millis,
+}
+
+/// Back-off entries by container.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Backoff {
+    entries: BTreeMap<Slot, Entry>,
+}
+
+impl Backoff {
+    /// Lets a start through, or says when it may be tried again.
+    pub(super) fn admit(
+        &mut self,
+        now: Millis,
+        slot: Slot,
+        seen_exit: Option<Exit>,
+        limit: Millis,
+    ) -> Result<(), Millis> {
+        let Some(exit) = seen_exit else { return Ok(()) };
+        let entry = self.entries.get(&slot).copied();
+        let recent = entry.filter(|e| exit.at.saturating_sub(e.updated) <= RESET_AFTER);
+        if let Some(entry) = recent
+            && now.saturating_sub(exit.at) < entry.delay
+        {
+            return Err(exit.at + entry.delay);
+        }
+        let delay = recent.map_or(BASE, |e| e.delay.saturating_mul(2)).min(limit);
+        self.entries.insert(slot, Entry { delay, updated: now });
+        Ok(())
+    }
+}

@@ -1,0 +1,43 @@
+//! Who acts in a pod: the main process of a container, its hooks, its exec probes.
+
+use crate::view::{Hook, ProbeKind, Slot};
+
+/// Which process of a container.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Part {
+    /// The entrypoint.
+    Main,
+    /// A lifecycle hook.
+    Hook(Hook),
+    /// One attempt of an exec probe.
+    Probe(ProbeKind),
+}
+
+impl Part {
+    /// The name of the part, `None` for the entrypoint.
+    pub const fn name(self) -> Option<&'static str> {
+        match self {
+            Self::Main => None,
+            Self::Hook(hook) => Some(hook.field()),
+            Self::Probe(kind) => Some(kind.field()),
+        }
+    }
+}
+
+/// A process role in the pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Actor {
+    /// Its container.
+    pub slot: Slot,
+    /// Its part.
+    pub part: Part,
+}
+
+/// One instance of an actor: the nth start, from 1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ActorRef {
+    /// Who.
+    pub actor: Actor,
+    /// Which start.
+    pub instance: u32,
+}
