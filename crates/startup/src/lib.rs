@@ -1,6 +1,9 @@
 //! The model of how a kubelet starts and stops a pod under a mesh.
 
+pub mod analysis;
 pub mod kubelet;
+pub mod mesh;
+pub mod needs;
 pub mod network;
 pub mod order;
 pub mod sim;

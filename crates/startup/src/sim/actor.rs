@@ -33,6 +33,16 @@ pub struct Actor {
     pub part: Part,
 }
 
+impl Actor {
+    /// The entrypoint of a container.
+    pub const fn main(slot: Slot) -> Self {
+        Self {
+            slot,
+            part: Part::Main,
+        }
+    }
+}
+
 /// One instance of an actor: the nth start, from 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ActorRef {

@@ -1,0 +1,93 @@
+//! A pod as an injector would leave it, for asking about a mesh the pod is not in yet.
+
+use super::{Mesh, Mode};
+use crate::view::{Container, Handler, Kind, PodView, Probe};
+
+/// Adds the containers of a mode in the places an injector gives them; honours what the pod asks for.
+pub(super) fn add_mesh(view: &mut PodView, mesh: &'static Mesh, mode: Mode) {
+    let names = &mesh.annotations;
+    let wants = |name: &str, value: &str| view.annotation(name).is_some_and(|v| asks(v, value));
+    let native = mode.is_native() || names.native.is_some_and(|(n, v)| wants(n, v));
+    let hold = !native && (mode.is_hold() || wants(names.hold.0, names.hold.1));
+    let setup_name = if mode.is_cni() {
+        mesh.validation[0]
+    } else {
+        mesh.capture[0]
+    };
+    let mut rules = thought_in(setup_name, Kind::Init);
+    if mode.is_cni() {
+        (rules.uid, rules.gid) = (Some(mesh.uid), mesh.gid);
+    } else {
+        rules.uid = Some(0);
+    }
+    let mut proxy = thought_in(mesh.proxy, if native { Kind::Sidecar } else { Kind::Main });
+    (proxy.uid, proxy.gid) = (Some(mesh.uid), mesh.gid);
+    let ready = ready_probe(mesh);
+    proxy.readiness = Some(ready.clone());
+    if native {
+        proxy.startup = Some(ready);
+    }
+    if hold {
+        proxy.post_start = Some(Handler::Exec(mesh.wait.iter().map(|w| (*w).to_owned()).collect()));
+    }
+    // istio: with a native proxy everything of the mesh goes first; otherwise istio-init goes last so that the
+    // init containers of the user still have plain network, and the validation of CNI goes first.
+    let inits = view.init_slots().end;
+    if native {
+        view.containers.insert(0, proxy);
+        view.containers.insert(0, rules);
+        return;
+    }
+    let at = if mode.is_cni() { 0 } else { inits };
+    view.containers.insert(at, rules);
+    let at = if hold { inits + 1 } else { view.containers.len() };
+    view.containers.insert(at, proxy);
+}
+
+/// Whether an annotation's value says what is looked for, in any of the spellings YAML and JSON allow.
+pub(crate) fn asks(value: &str, wanted: &str) -> bool {
+    let squeeze = |text: &str| {
+        text.chars()
+            .filter(|c| !matches!(c, ' ' | '"' | '\'' | '\n'))
+            .collect::<String>()
+    };
+    squeeze(value).contains(&squeeze(wanted))
+}
+
+// istio: period 1, timeout 3, and 600 failures before it gives up.
+fn ready_probe(mesh: &Mesh) -> Probe {
+    Probe {
+        handler: Handler::Http {
+            path: mesh.ready.0.to_owned(),
+            port: Some(mesh.ready.1),
+        },
+        initial_delay: 0,
+        period: 1,
+        timeout: 3,
+        success_threshold: 1,
+        failure_threshold: 600,
+        grace_seconds: None,
+    }
+}
+
+/// A container that is not in the document.
+fn thought_in(name: &str, kind: Kind) -> Container {
+    Container {
+        name: name.to_owned(),
+        kind,
+        path: String::new(),
+        image: String::new(),
+        command: Vec::new(),
+        env: Vec::new(),
+        uid: None,
+        gid: None,
+        ports: Vec::new(),
+        mounts: Vec::new(),
+        capabilities: Vec::new(),
+        startup: None,
+        readiness: None,
+        liveness: None,
+        post_start: None,
+        pre_stop: None,
+    }
+}

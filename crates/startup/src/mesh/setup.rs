@@ -1,0 +1,206 @@
+//! What was found in a pod.
+
+use super::{ISTIO, MESHES, Mesh, Mode, rules};
+use crate::network::Capture;
+use crate::view::{Container, Handler, Kind, PodView, Slot};
+
+/// From when traffic is captured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CapturePoint {
+    /// Never.
+    Never,
+    /// With the sandbox, before any container.
+    Sandbox,
+    /// When this init container runs.
+    Container(Slot),
+}
+
+/// What keeps the successors of the proxy back until it is ready.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Gate {
+    /// A startup probe of a native sidecar: a true gate.
+    StartupProbe,
+    /// A postStart hook: a delay that gives up, and that a kubelet restart loses.
+    Hook,
+    /// Nothing.
+    Open,
+}
+
+/// The mesh of a pod.
+#[derive(Debug, Clone)]
+pub struct Setup {
+    /// Which mesh.
+    pub mesh: &'static Mesh,
+    /// How it meets the pod.
+    pub mode: Mode,
+    /// The proxy's container.
+    pub proxy: Option<Slot>,
+    /// When capture begins.
+    pub capture_at: CapturePoint,
+    /// What is captured.
+    pub capture: Capture,
+    /// What holds the successors of the proxy back.
+    pub gate: Gate,
+    /// Why a pod that looks meshed is not captured.
+    pub exempt: Option<&'static str>,
+}
+
+impl Setup {
+    /// Reads the mesh from a pod as it stands.
+    pub fn detect(view: &PodView) -> Self {
+        let found = MESHES.iter().find_map(|m| Some((*m, view.slot(m.proxy)?)));
+        match found {
+            Some((mesh, proxy)) => Self::with_proxy(view, mesh, proxy),
+            None if is_ambient(view) => Self::ambient(view),
+            None => Self::none(view),
+        }
+    }
+
+    /// The pod as it is, or as this mode would leave it: containers the mode adds and the pod does not have are
+    /// thought in, where an injector puts them. What the pod asks for by annotation goes before the mode.
+    pub fn assume(view: &mut PodView, mode: Option<Mode>) -> Self {
+        let Some(mode) = mode else {
+            return Self::detect(view);
+        };
+        let meshed = MESHES.iter().any(|m| view.slot(m.proxy).is_some());
+        if mode == Mode::Ambient {
+            return Self::ambient(view);
+        }
+        if !meshed && mode != Mode::None {
+            super::assume::add_mesh(view, &ISTIO, mode);
+        }
+        let mut setup = Self::detect(view);
+        if mode == Mode::None {
+            return Self::none(view);
+        }
+        if mode.is_cni() && setup.exempt.is_none() {
+            setup.capture_at = CapturePoint::Sandbox;
+            setup.mode = Mode::of(true, setup.mode.is_native(), setup.mode.is_hold());
+        }
+        setup
+    }
+
+    fn none(view: &PodView) -> Self {
+        let mesh = &ISTIO;
+        Self {
+            mesh,
+            mode: Mode::None,
+            proxy: None,
+            capture_at: CapturePoint::Never,
+            capture: rules::of(view, mesh, None),
+            gate: Gate::Open,
+            exempt: None,
+        }
+    }
+
+    fn ambient(view: &PodView) -> Self {
+        let exempt = view
+            .host_network
+            .then_some("the pod shares the network of its node");
+        let capture_at = if exempt.is_some() {
+            CapturePoint::Never
+        } else {
+            CapturePoint::Sandbox
+        };
+        let mode = if exempt.is_some() {
+            Mode::None
+        } else {
+            Mode::Ambient
+        };
+        Self {
+            mode,
+            capture_at,
+            capture: Capture::ambient(),
+            exempt,
+            ..Self::none(view)
+        }
+    }
+
+    fn with_proxy(view: &PodView, mesh: &'static Mesh, proxy: Slot) -> Self {
+        let container = &view.containers[proxy];
+        let native = container.kind != Kind::Main;
+        let gate = gate(view, mesh, proxy);
+        let by = view
+            .init_slots()
+            .find(|s| mesh.capture.contains(&view.containers[*s].name.as_str()));
+        let exempt = exempt(view);
+        let capture_at = match (exempt, by) {
+            (Some(_), _) => CapturePoint::Never,
+            (None, Some(slot)) => CapturePoint::Container(slot),
+            (None, None) => CapturePoint::Sandbox,
+        };
+        let hold = gate == Gate::Hook && !native;
+        let mode = if exempt.is_some() {
+            Mode::None
+        } else {
+            Mode::of(by.is_none(), native, hold)
+        };
+        let capture = rules::of(view, mesh, Some(container));
+        Self {
+            mesh,
+            mode,
+            proxy: Some(proxy),
+            capture_at,
+            capture,
+            gate,
+            exempt,
+        }
+    }
+
+    /// Whether the proxy's container is this one.
+    pub fn is_proxy(&self, slot: Slot) -> bool {
+        self.proxy == Some(slot)
+    }
+
+    /// Whether this container belongs to the mesh rather than to the user.
+    pub fn is_mesh(&self, container: &Container) -> bool {
+        let name = container.name.as_str();
+        name == self.mesh.proxy || self.mesh.capture.contains(&name) || self.mesh.validation.contains(&name)
+    }
+
+    /// Whether traffic is captured when this container starts.
+    pub fn captured_at_start(&self, slot: Slot) -> bool {
+        match self.capture_at {
+            CapturePoint::Never => false,
+            CapturePoint::Sandbox => true,
+            CapturePoint::Container(by) => slot > by,
+        }
+    }
+}
+
+fn is_ambient(view: &PodView) -> bool {
+    view.label("istio.io/dataplane-mode") == Some("ambient")
+        || view.annotation("istio.io/dataplane-mode") == Some("ambient")
+        || view.annotation("ambient.istio.io/redirection") == Some("enabled")
+}
+
+fn exempt(view: &PodView) -> Option<&'static str> {
+    if view.host_network {
+        return Some("the pod shares the network of its node");
+    }
+    (view.annotation("sidecar.istio.io/interceptionMode") == Some("NONE"))
+        .then_some("interceptionMode is NONE")
+}
+
+/// A gate counts only where the kubelet honours it: a startup probe on a native sidecar; a hook that waits on
+/// a native sidecar or on a main container with others behind it.
+fn gate(view: &PodView, mesh: &Mesh, proxy: Slot) -> Gate {
+    let container = &view.containers[proxy];
+    let native = container.kind == Kind::Sidecar;
+    let waits = matches!(&container.post_start, Some(Handler::Exec(command)) if is_wait(mesh, command));
+    if native && container.startup.is_some() {
+        return Gate::StartupProbe;
+    }
+    let followed = native || view.main_slots().any(|s| s > proxy);
+    if waits && followed { Gate::Hook } else { Gate::Open }
+}
+
+fn is_wait(mesh: &Mesh, command: &[String]) -> bool {
+    let program = mesh
+        .wait
+        .first()
+        .and_then(|w| w.rsplit('/').next())
+        .unwrap_or_default();
+    let words = || command.iter().flat_map(|c| c.split_whitespace());
+    words().any(|w| w.rsplit('/').next() == Some(program) || w == "wait" || w.ends_with("await"))
+}
