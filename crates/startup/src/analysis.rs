@@ -11,7 +11,7 @@ use crate::kubelet::Millis;
 use crate::mesh::{Mode, Setup};
 use crate::needs::{self, Need};
 use crate::network::Exempt;
-use crate::sim::Actor;
+use crate::sim::{Actor, Part};
 use crate::view::{PodView, Slot};
 
 mod dialled;
@@ -210,7 +210,7 @@ impl Analysis {
         let probes = dialled::reports(&view, &setup);
         let address_before_hooks = reach::address_before_hooks(&view);
         let completion = stop::completion(&view, &setup);
-        let cycles = waits::cycles(&view, &setup, &actors, address_before_hooks);
+        let cycles = waits::cycles(&view, &setup, &actors, &probes, address_before_hooks);
         Self {
             view,
             setup,
@@ -224,7 +224,12 @@ impl Analysis {
 
     /// The report about one process.
     pub fn actor(&self, actor: Actor) -> Option<&ActorReport> {
-        self.actors.iter().find(|a| a.actor == actor)
+        find_actor(&self.actors, actor)
+    }
+
+    /// The report about one probe or hook.
+    pub fn probe(&self, slot: Slot, part: Part) -> Option<&ProbeReport> {
+        dialled::find(&self.probes, slot, part)
     }
 
     /// The spans of one process.
@@ -236,4 +241,10 @@ impl Analysis {
     pub fn cycles_of(&self, slot: Slot) -> impl Iterator<Item = &Cycle> {
         self.cycles.iter().filter(move |c| c.culprit() == Some(slot))
     }
+}
+
+/// Reports are in order of container and part.
+fn find_actor(actors: &[ActorReport], actor: Actor) -> Option<&ActorReport> {
+    let index = actors.binary_search_by_key(&actor, |a| a.actor).ok()?;
+    actors.get(index)
 }

@@ -1,6 +1,7 @@
 //! The model of how a kubelet starts and stops a pod under a mesh.
 
 pub mod analysis;
+pub mod findings;
 pub mod kubelet;
 pub mod mesh;
 pub mod needs;

@@ -12,14 +12,17 @@ use crate::network::Capture;
 use crate::view::{PodView, Slot};
 
 mod actor;
+mod assume;
 mod behaviour;
 mod dial;
 mod lives;
 mod process;
 mod trace;
+mod usual;
 mod world;
 
 pub use actor::{Actor, ActorRef, Part};
+pub use assume::AssumeError;
 pub use behaviour::{Behaviour, Role, Target};
 pub use trace::{Change, Entry, Lane, Trace, What};
 

@@ -50,6 +50,8 @@ pub struct PodView {
     pub grace_seconds: u64,
     /// `activeDeadlineSeconds`.
     pub active_deadline_seconds: Option<u64>,
+    /// `fsGroup` and `supplementalGroups` of the pod.
+    pub extra_gids: Vec<i64>,
     /// Whether the pod shares the network of its node.
     pub host_network: bool,
     /// Whether the pod is run by a Job or a `CronJob`, as far as the document tells.
@@ -86,6 +88,7 @@ impl PodView {
             restart_policy: restart_policy(&spec["restartPolicy"]),
             grace_seconds: u64::try_from(grace).unwrap_or(1).max(1),
             active_deadline_seconds: spec["activeDeadlineSeconds"].as_u64(),
+            extra_gids: extra_gids(&spec["securityContext"]),
             host_network: spec["hostNetwork"].as_bool().unwrap_or(false),
             batch,
         }
@@ -134,6 +137,13 @@ fn find_root(document: &Value) -> &'static str {
         }
     }
     ""
+}
+
+fn extra_gids(security: &Value) -> Vec<i64> {
+    let listed = items(&security["supplementalGroups"])
+        .iter()
+        .filter_map(Value::as_i64);
+    security["fsGroup"].as_i64().into_iter().chain(listed).collect()
 }
 
 fn owned_by_job(pod: &Value) -> bool {

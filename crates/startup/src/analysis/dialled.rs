@@ -64,10 +64,15 @@ pub struct ProbeReport {
     pub patience: Option<u64>,
 }
 
-/// All probes and hooks of the pod.
+/// All probes and hooks of the pod, in order of container and part.
 pub(super) fn reports(view: &PodView, setup: &Setup) -> Vec<ProbeReport> {
     let mut out = Vec::new();
     for (slot, container) in view.containers.iter().enumerate() {
+        for hook in [Hook::PostStart, Hook::PreStop] {
+            if let Some(handler) = container.hook(hook) {
+                out.push(report(view, setup, slot, Part::Hook(hook), handler));
+            }
+        }
         for kind in ProbeKind::ALL {
             if let Some(probe) = container.probe(kind) {
                 let mut report = report(view, setup, slot, Part::Probe(kind), &probe.handler);
@@ -77,13 +82,16 @@ pub(super) fn reports(view: &PodView, setup: &Setup) -> Vec<ProbeReport> {
                 out.push(report);
             }
         }
-        for hook in [Hook::PostStart, Hook::PreStop] {
-            if let Some(handler) = container.hook(hook) {
-                out.push(report(view, setup, slot, Part::Hook(hook), handler));
-            }
-        }
     }
     out
+}
+
+/// The report about one of them.
+pub(super) fn find(reports: &[ProbeReport], slot: Slot, part: Part) -> Option<&ProbeReport> {
+    let index = reports
+        .binary_search_by_key(&(slot, part), |r| (r.slot, r.part))
+        .ok()?;
+    reports.get(index)
 }
 
 fn report(view: &PodView, setup: &Setup, slot: Slot, part: Part, handler: &Handler) -> ProbeReport {
@@ -119,7 +127,8 @@ fn path(setup: &Setup, slot: Slot, container: &Container, part: Part, handler: &
         return Path::Impossible;
     };
     let own = setup.is_mesh(container);
-    if !own && setup.mesh.agent_port == Some(number) && setup.proxy.is_some() {
+    let rewritten = setup.mesh.agent_port == Some(number) || setup.rewrites;
+    if !own && rewritten && setup.proxy.is_some() && setup.mode != Mode::None {
         return Path::Agent;
     }
     match setup.mode {

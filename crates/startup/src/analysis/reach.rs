@@ -77,14 +77,15 @@ impl Place<'_> {
 
     /// A command inside the container: same user, same network, its own moment.
     fn exec(&self, part: Part, command: &[String]) -> ActorReport {
-        let mut spans = match part {
-            Part::Hook(Hook::PreStop) => stop::spans(self),
-            Part::Hook(Hook::PostStart) if self.container.kind == Kind::Main => vec![self.start_span()],
-            Part::Probe(_) if self.container.kind == Kind::Main => self.main_spans(),
-            _ => self.sidecar_spans(),
+        let mut spans = match self.container.kind {
+            Kind::Main => self.main_spans(),
+            Kind::Init | Kind::Sidecar => self.sidecar_spans(),
         };
+        if part == Part::Hook(Hook::PreStop) {
+            // It also runs when the container alone is killed, by a probe or a failed hook, at any time.
+            spans.extend(stop::spans(self));
+        }
         if part == Part::Hook(Hook::PostStart) {
-            spans.truncate(1);
             self.await_address(&mut spans);
         }
         self.apply_exemptions(&mut spans, &[]);
@@ -107,10 +108,11 @@ impl Place<'_> {
 
     /// Ambient: the node proxy learns of the pod from the API, which does not show it before the first pass ends.
     fn await_address(&self, spans: &mut [Span]) {
-        if self.setup.mode == Mode::Ambient && !address_before_hooks(self.view) {
-            for span in spans {
-                span.caveat = Some(Caveat::AwaitsAddress);
-            }
+        if self.setup.mode == Mode::Ambient
+            && !address_before_hooks(self.view)
+            && let Some(first) = spans.first_mut()
+        {
+            first.caveat = Some(Caveat::AwaitsAddress);
         }
     }
 

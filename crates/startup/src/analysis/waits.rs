@@ -3,12 +3,17 @@
 //! Nodes are things that have to happen, edges say that one waits for another and why. A cycle is a deadlock: the
 //! pod hangs, or only gets on because something in the cycle fails.
 
-use super::dialled::{self, Path};
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::dialled::{self, Path, ProbeReport};
 use super::{ActorReport, Reach};
 use crate::mesh::{CapturePoint, Gate, Mode, Setup};
 use crate::needs::Need;
 use crate::sim::{Actor, Part};
 use crate::view::{Handler, Hook, Kind, PodView, ProbeKind, Slot};
+
+/// More cycles than anybody reads; a hostile document could have thousands.
+const MOST: usize = 32;
 
 /// Something that has to happen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -99,6 +104,7 @@ pub(super) fn cycles(
     view: &PodView,
     setup: &Setup,
     actors: &[ActorReport],
+    probes: &[ProbeReport],
     address_before_hooks: bool,
 ) -> Vec<Cycle> {
     if setup.mode == Mode::None {
@@ -108,17 +114,22 @@ pub(super) fn cycles(
         view,
         setup,
         actors,
+        probes,
         address_before_hooks,
         edges: Vec::new(),
     }
     .build();
+    let from = by_origin(&graph);
     let mut out: Vec<Cycle> = Vec::new();
     for (index, edge) in graph.iter().enumerate() {
         // A cycle is reported where it hurts: at the wait that the mesh brings in.
         if !matches!(edge.to, Node::ProxyUp | Node::Address) && !is_agent_wait(edge, setup) {
             continue;
         }
-        if let Some(edges) = path_back(&graph, index) {
+        if out.len() >= MOST {
+            break;
+        }
+        if let Some(edges) = path_back(&graph, &from, index) {
             let certain = edges.iter().all(|e| e.certain);
             let known = out.iter().any(|c| edges.iter().all(|e| c.edges.contains(e)));
             if !known {
@@ -129,15 +140,24 @@ pub(super) fn cycles(
     out
 }
 
+fn by_origin(graph: &[Edge]) -> BTreeMap<Node, Vec<usize>> {
+    let mut out: BTreeMap<Node, Vec<usize>> = BTreeMap::new();
+    for (index, edge) in graph.iter().enumerate() {
+        out.entry(edge.from).or_default().push(index);
+    }
+    out
+}
+
 fn is_agent_wait(edge: &Edge, setup: &Setup) -> bool {
     matches!(edge.from, Node::StartupProbe(_) | Node::PostStart(_))
         && setup.proxy.is_some_and(|p| edge.to == Node::Start(p))
 }
 
 /// The shortest way from the end of an edge back to its beginning, with the edge in front.
-fn path_back(graph: &[Edge], first: usize) -> Option<Vec<Edge>> {
+fn path_back(graph: &[Edge], from: &BTreeMap<Node, Vec<usize>>, first: usize) -> Option<Vec<Edge>> {
     let goal = graph[first].from;
     let mut reached: Vec<(usize, Option<usize>)> = vec![(first, None)];
+    let mut seen = BTreeSet::from([graph[first].to]);
     let mut next = 0;
     while next < reached.len() {
         let at = graph[reached[next].0].to;
@@ -151,8 +171,8 @@ fn path_back(graph: &[Edge], first: usize) -> Option<Vec<Edge>> {
             path.reverse();
             return Some(path);
         }
-        for (index, edge) in graph.iter().enumerate() {
-            if edge.from == at && !reached.iter().any(|(i, _)| graph[*i].to == edge.to) {
+        for &index in from.get(&at).into_iter().flatten() {
+            if seen.insert(graph[index].to) {
                 reached.push((index, Some(next)));
             }
         }
@@ -165,6 +185,7 @@ struct Graph<'a> {
     view: &'a PodView,
     setup: &'a Setup,
     actors: &'a [ActorReport],
+    probes: &'a [ProbeReport],
     address_before_hooks: bool,
     edges: Vec<Edge>,
 }
@@ -268,11 +289,7 @@ impl Graph<'_> {
         let node = Node::StartupProbe(slot);
         let part = Part::Probe(ProbeKind::Startup);
         self.add(node, Node::Start(slot), "there is nothing to probe before");
-        match dialled::reports(self.view, self.setup)
-            .iter()
-            .find(|r| r.slot == slot && r.part == part)
-            .map(|r| r.path)
-        {
+        match dialled::find(self.probes, slot, part).map(|r| r.path) {
             Some(Path::Exec) => self.needs_network(node, Actor { slot, part }, "its command needs network"),
             path => self.dialled(node, path),
         }
@@ -307,11 +324,7 @@ impl Graph<'_> {
         if matches!(handler, Handler::Exec(_)) {
             self.needs_network(node, Actor { slot, part }, "the hook needs network");
         } else {
-            let reports = dialled::reports(self.view, self.setup);
-            let path = reports
-                .iter()
-                .find(|r| r.slot == slot && r.part == part)
-                .map(|r| r.path);
+            let path = dialled::find(self.probes, slot, part).map(|r| r.path);
             self.dialled(node, path);
         }
     }

@@ -41,6 +41,8 @@ pub struct Setup {
     pub capture: Capture,
     /// What holds the successors of the proxy back.
     pub gate: Gate,
+    /// Whether an injector will still rewrite the probes, because the mesh was only thought in.
+    pub rewrites: bool,
     /// Why a pod that looks meshed is not captured.
     pub exempt: Option<&'static str>,
 }
@@ -89,6 +91,7 @@ impl Setup {
             capture_at: CapturePoint::Never,
             capture: rules::of(view, mesh, None),
             gate: Gate::Open,
+            rewrites: false,
             exempt: None,
         }
     }
@@ -136,6 +139,9 @@ impl Setup {
             Mode::of(by.is_none(), native, hold)
         };
         let capture = rules::of(view, mesh, Some(container));
+        // istio: rewriting is on unless the pod turns it off.
+        let wanted = view.annotation("sidecar.istio.io/rewriteAppHTTPProbers") != Some("false");
+        let rewrites = container.path.is_empty() && mesh.agent_port.is_some() && wanted;
         Self {
             mesh,
             mode,
@@ -143,6 +149,7 @@ impl Setup {
             capture_at,
             capture,
             gate,
+            rewrites,
             exempt,
         }
     }

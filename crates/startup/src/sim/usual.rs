@@ -1,0 +1,170 @@
+//! What is assumed of a pod nobody has said anything about.
+
+use super::{Actor, Behaviour, Part, Role, Scenario, Target};
+use crate::analysis::{ActorReport, Analysis};
+use crate::kubelet::Millis;
+use crate::mesh::{CapturePoint, Setup};
+use crate::needs::{self, Need};
+use crate::view::{Container, Handler, Hook, Kind, ProbeKind};
+
+/// From the start of a proxy to its readiness.
+const PROXY_READY: Millis = 1500;
+/// How long an init container works.
+const INIT_WORKS: Millis = 500;
+/// How long the main container of a Job works.
+const JOB_WORKS: Millis = 5000;
+/// How long a hook tries.
+const HOOK_TRIES: Millis = 3000;
+
+impl Scenario {
+    /// A scenario in which every process behaves as its kind usually does: the proxy is ready after 1.5 s, init
+    /// containers work for half a second and fail without the network they probably need, mains stay.
+    pub fn usual(analysis: &Analysis) -> Self {
+        let mut scenario = Self::new(analysis.view.clone());
+        let setup = &analysis.setup;
+        if setup.capture_at == CapturePoint::Sandbox {
+            scenario.at_sandbox = Some(setup.capture.clone());
+        }
+        for report in &analysis.actors {
+            let container = &analysis.view.containers[report.actor.slot];
+            let behaviour = match report.actor.part {
+                Part::Main => main(analysis, container, report),
+                part => command(setup, report, part),
+            };
+            scenario.actors.push((report.actor, behaviour));
+        }
+        scenario
+    }
+}
+
+fn main(analysis: &Analysis, container: &Container, report: &ActorReport) -> Behaviour {
+    let setup = &analysis.setup;
+    if setup.is_proxy(report.actor.slot) {
+        let drains = if container.kind == Kind::Main {
+            setup.mesh.drain_seconds * 1000
+        } else {
+            0
+        };
+        let role = Role::Proxy {
+            ready_after: PROXY_READY,
+            strict: false,
+        };
+        return Behaviour {
+            role,
+            drains: Some(drains),
+            ..Behaviour::default()
+        };
+    }
+    if setup.capture_at == CapturePoint::Container(report.actor.slot) {
+        return Behaviour {
+            role: Role::Capture(setup.capture.clone()),
+            ..Behaviour::default()
+        };
+    }
+    let lives = match container.kind {
+        Kind::Init => Some(INIT_WORKS),
+        Kind::Main if analysis.view.batch => Some(JOB_WORKS),
+        Kind::Main | Kind::Sidecar => None,
+    };
+    let needy = container.kind == Kind::Init && report.need.is_likely();
+    let targets = if setup.is_mesh(container) {
+        Vec::new()
+    } else {
+        targets(container, &report.need)
+    };
+    Behaviour {
+        lives,
+        must_connect: needy && !targets.is_empty(),
+        targets,
+        listens: ports(setup, container),
+        drains: Some(500),
+        ..Behaviour::default()
+    }
+}
+
+fn command(setup: &Setup, report: &ActorReport, part: Part) -> Behaviour {
+    if setup.is_proxy(report.actor.slot) && part == Part::Hook(Hook::PostStart) {
+        let role = Role::AwaitProxy(setup.mesh.wait_seconds * 1000);
+        return Behaviour {
+            role,
+            ..Behaviour::default()
+        };
+    }
+    if !report.need.is_likely() {
+        return Behaviour::default_of(part);
+    }
+    let target = Target {
+        name: "network".to_owned(),
+        address: None,
+        port: None,
+    };
+    Behaviour {
+        lives: Some(if matches!(part, Part::Probe(_)) {
+            500
+        } else {
+            HOOK_TRIES
+        }),
+        targets: vec![target],
+        must_connect: true,
+        ends_connected: true,
+        ..Behaviour::default()
+    }
+}
+
+/// The first place it is known to connect to, or any.
+fn targets(container: &Container, need: &Need) -> Vec<Target> {
+    if !need.is_possible() {
+        return Vec::new();
+    }
+    let known = needs::destinations(container);
+    let first = known.first();
+    let name = first.map_or_else(|| "network".to_owned(), ToString::to_string);
+    vec![Target {
+        name,
+        address: first.and_then(needs::Destination::address),
+        port: first.and_then(|d| d.port),
+    }]
+}
+
+/// Everything somebody may ask it on, the agent on its behalf included.
+fn ports(setup: &Setup, container: &Container) -> Vec<u16> {
+    let declared = container.ports.iter().map(|(_, p)| *p);
+    let probed = ProbeKind::ALL
+        .into_iter()
+        .filter_map(|k| container.probe(k))
+        .map(|p| &p.handler);
+    let hooked = [Hook::PostStart, Hook::PreStop]
+        .into_iter()
+        .filter_map(|h| container.hook(h));
+    let dialled = probed.chain(hooked).filter_map(|handler| match handler {
+        Handler::Http { path, port } if *port == setup.mesh.agent_port => path
+            .strip_prefix("/app-health/")
+            .and_then(|rest| rest.split('/').next()?.parse().ok()),
+        other => other.dialled_port(),
+    });
+    let mut ports: Vec<u16> = declared.chain(dialled).collect();
+    if ports.is_empty() {
+        // Something for the agent to ask, where probes were rewritten and no port is declared.
+        ports.push(8080);
+    }
+    ports.sort_unstable();
+    ports.dedup();
+    ports
+}
+
+impl Actor {
+    /// The actor a word names: `app`, `app/postStart`, `app/readinessProbe`.
+    pub(super) fn parse(word: &str, slot: impl Fn(&str) -> Option<usize>) -> Option<Self> {
+        let (container, part) = word.split_once('/').map_or((word, None), |(c, p)| (c, Some(p)));
+        let slot = slot(container)?;
+        let part = match part {
+            None => Part::Main,
+            Some(name) => {
+                let hooks = [Hook::PostStart, Hook::PreStop].map(Part::Hook);
+                let probes = ProbeKind::ALL.map(Part::Probe);
+                hooks.into_iter().chain(probes).find(|p| p.name() == Some(name))?
+            }
+        };
+        Some(Self { slot, part })
+    }
+}
