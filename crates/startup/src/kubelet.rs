@@ -27,7 +27,8 @@ mod probes;
 mod runtime;
 mod status;
 mod stop;
-
+#[cfg(test)]
+mod tests;
 mod work;
 
 pub use runtime::{Exit, StartError};

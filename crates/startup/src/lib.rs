@@ -1,4 +1,15 @@
 //! The model of how a kubelet starts and stops a pod under a mesh.
+//!
+//! * [`view`] reads a pod from any JSON document, [`mesh`] finds the mesh in it, [`needs`] guesses who needs network.
+//! * [`kubelet`] is the kubelet's side of a pod as a step function: an event in, actions out. [`sim`] drives it on a
+//!   virtual clock under stated assumptions, the engine on a real one. [`timeline`] arranges a simulation for drawing.
+//! * [`network`] says which flows are captured; [`analysis`] who has network when and who waits for whom, in any
+//!   course of events.
+//! * [`order`] plans the order in which containers start; `inject` uses it.
+//! * [`findings`] turns that into findings with codes, fixes and explanations.
+//!
+//! Everything here is pure: no clock, no IO, no environment. Times and chance come in as arguments.
+//! `docs/model.md` says what the model assumes and where each rule comes from.
 
 pub mod analysis;
 pub mod findings;
@@ -8,10 +19,5 @@ pub mod needs;
 pub mod network;
 pub mod order;
 pub mod sim;
+pub mod timeline;
 pub mod view;
-//!
-//! [`view`] reads a pod from any JSON document; [`kubelet`] is the kubelet's side of it as a step function;
-//! [`sim`] drives that on a virtual clock under stated assumptions; [`network`] says which flows are captured.
-//!
-//! Everything here is pure: no clock, no IO, no environment. Times and chance come in as arguments.
-

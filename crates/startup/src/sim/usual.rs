@@ -1,10 +1,10 @@
 //! What is assumed of a pod nobody has said anything about.
 
-use super::{Actor, Behaviour, Part, Role, Scenario, Target};
+use super::{Act, Actor, Behaviour, Intervention, Part, Role, Scenario, Target};
 use crate::analysis::{ActorReport, Analysis};
 use crate::kubelet::Millis;
 use crate::mesh::{CapturePoint, Setup};
-use crate::needs::{self, Need};
+use crate::needs;
 use crate::view::{Container, Handler, Hook, Kind, ProbeKind};
 
 /// From the start of a proxy to its readiness.
@@ -13,10 +13,36 @@ const PROXY_READY: Millis = 1500;
 const INIT_WORKS: Millis = 500;
 /// How long the main container of a Job works.
 const JOB_WORKS: Millis = 5000;
+/// How long a pod is watched before it is deleted.
+const RUNS: Millis = 6000;
 /// How long a hook tries.
 const HOOK_TRIES: Millis = 3000;
 
 impl Scenario {
+    /// The usual course of a whole life: the pod starts, runs for a few seconds, and is deleted unless it ends by
+    /// itself. A pod that cannot start is watched for half a minute.
+    pub fn life(analysis: &Analysis) -> Self {
+        let mut scenario = Self::usual(analysis);
+        scenario.horizon = 30_000;
+        let last = analysis
+            .view
+            .main_slots()
+            .next_back()
+            .map(|s| analysis.view.containers[s].name.clone());
+        if let (Some(last), false) = (last, analysis.view.batch) {
+            let on = format!("{last}.start");
+            scenario.interventions.push(Intervention {
+                on,
+                after: RUNS,
+                act: Act::Delete(None),
+            });
+            scenario.horizon = scenario
+                .horizon
+                .saturating_add(analysis.view.grace_seconds.min(60) * 1000);
+        }
+        scenario
+    }
+
     /// A scenario in which every process behaves as its kind usually does: the proxy is ready after 1.5 s, init
     /// containers work for half a second and fail without the network they probably need, mains stay.
     pub fn usual(analysis: &Analysis) -> Self {
@@ -70,7 +96,7 @@ fn main(analysis: &Analysis, container: &Container, report: &ActorReport) -> Beh
     let targets = if setup.is_mesh(container) {
         Vec::new()
     } else {
-        targets(container, &report.need)
+        targets(container)
     };
     Behaviour {
         lives,
@@ -111,11 +137,8 @@ fn command(setup: &Setup, report: &ActorReport, part: Part) -> Behaviour {
     }
 }
 
-/// The first place it is known to connect to, or any.
-fn targets(container: &Container, need: &Need) -> Vec<Target> {
-    if !need.is_possible() {
-        return Vec::new();
-    }
+/// The first place it is known to connect to, or any: what it would meet is of interest even if it never tries.
+fn targets(container: &Container) -> Vec<Target> {
     let known = needs::destinations(container);
     let first = known.first();
     let name = first.map_or_else(|| "network".to_owned(), ToString::to_string);
