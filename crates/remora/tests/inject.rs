@@ -1,4 +1,5 @@
 //! `remora inject` through the real binary: every flag, success and failure.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on fails")]
 
 mod common;
 

@@ -1,5 +1,6 @@
 //! Shared by the tests of this crate: settings by name and short ways to look at pods.
-#![allow(dead_code, reason = "each test file uses its own part")]
+#![allow(dead_code, unreachable_pub, reason = "each test file uses its own part")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on fails")]
 
 use remora_inject::{
     InjectConfig, Injected, Injectors, Inventory, Mesh, Order, Settings, Subject, Values, Warning, Workload,

@@ -1,5 +1,6 @@
 //! Runs the real binary in a directory of its own and shows everything it did.
-#![allow(dead_code, reason = "each test file uses its own part")]
+#![allow(dead_code, unreachable_pub, reason = "each test file uses its own part")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on fails")]
 
 use std::fmt::Write as _;
 use std::io::Write as _;
