@@ -125,6 +125,8 @@ impl<'a> Mesh<'a> {
             None => Overrides::found(pod, &template),
         };
         if own.is_empty() {
+            // One that came with the manifest says nothing about this pod, and a later pass would believe it.
+            view::map_mut(pod, &["metadata", "annotations"]).remove(annotation::OVERRIDES);
             *pod = merge::merge(pod.take(), template);
         } else {
             *pod = merge::merge(pod.take(), template.clone());
