@@ -59,7 +59,8 @@ impl Spool {
         if !directory.is_dir() {
             bail!("there is no directory {}", directory.display());
         }
-        let mut file = NamedTempFile::new_in(directory)?;
+        // Without the name of the temporary file, which says nothing to the user.
+        let mut file = NamedTempFile::new_in(directory).map_err(|error| io::Error::from(error.kind()))?;
         io::copy(&mut self.file, &mut file)?;
         keep_mode(path, file.as_file())?;
         file.as_file().sync_all()?;
