@@ -333,17 +333,27 @@ impl Kubelet {
         self.deadline().is_some_and(|at| at <= now)
     }
 
+    /// The restart policy of a container: its own, else the pod's.
+    fn policy(&self, slot: Slot) -> RestartPolicy {
+        self.view.containers[slot]
+            .own_restart
+            .unwrap_or(self.view.restart_policy)
+    }
+
     /// Whether policy lets an ended container start again; never once the pod is being deleted.
     fn may_restart(&self, slot: Slot, code: i32) -> bool {
         use crate::view::Kind;
         if self.deleted.is_some() {
             return false;
         }
-        match (self.view.containers[slot].kind, self.view.restart_policy) {
-            (Kind::Sidecar, _) | (Kind::Main, RestartPolicy::Always) => true,
-            (Kind::Main, RestartPolicy::Never) => false,
-            (Kind::Init, RestartPolicy::Never) => code == 0,
-            (Kind::Init, _) | (Kind::Main, RestartPolicy::OnFailure) => code != 0,
+        let container = &self.view.containers[slot];
+        if container.kind == Kind::Sidecar || container.restart_rules.iter().any(|r| r.applies(code)) {
+            return true;
+        }
+        match (container.kind, self.policy(slot)) {
+            (_, RestartPolicy::Never) => false,
+            (Kind::Main, RestartPolicy::Always) => true,
+            (_, RestartPolicy::Always | RestartPolicy::OnFailure) => code != 0,
         }
     }
 

@@ -11,7 +11,7 @@ use serde_json::Value;
 mod container;
 mod probe;
 
-pub use container::{Container, Kind};
+pub use container::{Container, Kind, RestartRule};
 pub use probe::{Handler, Hook, Probe, ProbeKind};
 
 /// Index of a container in [`PodView::containers`]: init containers first, both lists in document order.

@@ -40,7 +40,7 @@ pub(super) fn spans(place: &Place<'_>) -> Vec<Span> {
         return vec![place.stop_span(Reach::Proxied, from, until)];
     }
     let drain = if setup.mode.is_classic() {
-        setup.mesh.drain_seconds * 1000
+        setup.drain_seconds.saturating_mul(1000)
     } else {
         0
     };

@@ -74,7 +74,7 @@ fn loses_network(found: &mut Found<'_>, slot: Slot) {
     let (name, proxy) = (container.name.clone(), analysis.setup.mesh.proxy);
     let shop = shop(found);
     if container.kind == Kind::Main {
-        let drain = analysis.setup.mesh.drain_seconds;
+        let drain = analysis.setup.drain_seconds;
         let works = container.pre_stop.is_some();
         let severity = if works { Severity::Warning } else { Severity::Note };
         let cause = format!("{proxy} gets its stop signal together with {name} and is gone after {drain} s");

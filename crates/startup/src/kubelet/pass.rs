@@ -87,7 +87,7 @@ impl Kubelet {
 
     fn is_done(&self, slot: Slot) -> bool {
         let exit = self.runtime.seen[slot].last_exit;
-        self.view.restart_policy == RestartPolicy::OnFailure && exit.is_some_and(|e| e.code == 0)
+        self.policy(slot) == RestartPolicy::OnFailure && exit.is_some_and(|e| e.code == 0)
     }
 
     /// Whether a main container of this sandbox exists in any state.
@@ -203,7 +203,7 @@ impl Kubelet {
                     let failed = [ProbeKind::Startup, ProbeKind::Liveness];
                     if failed.iter().any(|k| self.prober.failed(slot, *k)) {
                         kills.push((slot, self.kill_grace(slot)));
-                        if self.view.restart_policy != RestartPolicy::Never {
+                        if self.policy(slot) != RestartPolicy::Never {
                             starts.push(slot);
                         }
                     }

@@ -235,7 +235,7 @@ impl Kubelet {
         };
         worker.in_flight = false;
         let ok = outcome == Outcome::Success;
-        if worker.on_hold || outcome == Outcome::Error {
+        if worker.on_hold || worker.stopped || outcome == Outcome::Error {
             return;
         }
         let new = worker.count(ok, probe);

@@ -128,6 +128,8 @@ pub struct Status {
     pub initialized: bool,
     /// Condition `ContainersReady`, which is `Ready` for pods without readiness gates.
     pub ready: bool,
+    /// Whether deletion was asked for.
+    pub deleting: bool,
     /// By slot.
     pub containers: Vec<ContainerStatus>,
 }
@@ -148,12 +150,16 @@ impl Status {
             pod_ip: 0,
             initialized: false,
             ready: false,
+            deleting: false,
             containers: vec![one; view.containers.len()],
         }
     }
 
     /// What `kubectl get pod` writes in its STATUS column.
     pub fn kubectl(&self, view: &PodView) -> String {
+        if self.deleting && !self.phase.is_terminal() {
+            return "Terminating".to_owned();
+        }
         if let Some(text) = self.kubectl_init(view) {
             return text;
         }
@@ -260,11 +266,13 @@ impl Kubelet {
             Sandbox::Ready => self.runtime.sandboxes,
             Sandbox::None | Sandbox::Lost => self.published.pod_ip,
         };
+        let deleting = self.deleted.is_some();
         let mut status = Status {
             phase,
             pod_ip,
             initialized: false,
             ready: false,
+            deleting,
             containers,
         };
         status.initialized = self.is_initialised() || self.init_done(&status);

@@ -272,3 +272,25 @@ fn a_forced_deletion_removes_the_object_at_once_and_the_containers_later() {
         [Action::Start(1, 1)]
     );
 }
+
+#[test]
+fn a_container_may_have_its_own_policy_and_rules() {
+    let pod = json!({"spec": {"restartPolicy": "Never", "containers": [
+        {"name": "a", "restartPolicy": "Never", "restartPolicyRules": [
+            {"action": "Restart", "exitCodes": {"operator": "In", "values": [42]}}]},
+        {"name": "b", "restartPolicy": "OnFailure"}]}});
+    for (slot, code, restarts) in [(0, 42, true), (0, 1, false), (1, 1, true), (1, 0, false)] {
+        let mut bench = Bench::new(&pod);
+        bench.begin();
+        bench.tell(Event::Started(0));
+        bench.tell(Event::Started(1));
+        bench.now += 10;
+        bench.tell(Event::Exited(slot, code));
+        let expected = if restarts {
+            vec![Action::Start(slot, 2)]
+        } else {
+            Vec::new()
+        };
+        assert_eq!(bench.wait(), expected, "{slot} with {code}");
+    }
+}

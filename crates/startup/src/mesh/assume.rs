@@ -76,6 +76,8 @@ fn thought_in(name: &str, kind: Kind) -> Container {
         name: name.to_owned(),
         kind,
         path: String::new(),
+        own_restart: None,
+        restart_rules: Vec::new(),
         image: String::new(),
         command: Vec::new(),
         env: Vec::new(),

@@ -41,6 +41,8 @@ pub struct Setup {
     pub capture: Capture,
     /// What holds the successors of the proxy back.
     pub gate: Gate,
+    /// How long the proxy goes on after its stop signal, in seconds.
+    pub drain_seconds: u64,
     /// Whether an injector will still rewrite the probes, because the mesh was only thought in.
     pub rewrites: bool,
     /// Why a pod that looks meshed is not captured.
@@ -91,6 +93,7 @@ impl Setup {
             capture_at: CapturePoint::Never,
             capture: rules::of(view, mesh, None),
             gate: Gate::Open,
+            drain_seconds: mesh.drain_seconds,
             rewrites: false,
             exempt: None,
         }
@@ -139,6 +142,11 @@ impl Setup {
             Mode::of(by.is_none(), native, hold)
         };
         let capture = rules::of(view, mesh, Some(container));
+        // istio: the agent takes the drain time from its environment.
+        let drain = container
+            .env("TERMINATION_DRAIN_DURATION_SECONDS")
+            .and_then(|v| v.parse().ok());
+        let drain_seconds = drain.unwrap_or(mesh.drain_seconds);
         // istio: rewriting is on unless the pod turns it off.
         let wanted = view.annotation("sidecar.istio.io/rewriteAppHTTPProbers") != Some("false");
         let rewrites = container.path.is_empty() && mesh.agent_port.is_some() && wanted;
@@ -149,6 +157,7 @@ impl Setup {
             capture_at,
             capture,
             gate,
+            drain_seconds,
             rewrites,
             exempt,
         }

@@ -67,7 +67,7 @@ fn main(analysis: &Analysis, container: &Container, report: &ActorReport) -> Beh
     let setup = &analysis.setup;
     if setup.is_proxy(report.actor.slot) {
         let drains = if container.kind == Kind::Main {
-            setup.mesh.drain_seconds * 1000
+            setup.drain_seconds.saturating_mul(1000)
         } else {
             0
         };

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::probe::{Handler, Hook, Probe, ProbeKind};
-use super::{items, text};
+use super::{RestartPolicy, items, text};
 
 /// The part a container plays in the order of start and stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,6 +16,37 @@ pub enum Kind {
     Main,
 }
 
+/// A rule that restarts a container by its exit code, whatever its policy says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RestartRule {
+    /// Whether the code has to be among those listed, or must not be.
+    pub listed: bool,
+    /// Exit codes.
+    pub codes: Vec<i32>,
+}
+
+impl RestartRule {
+    fn read(raw: &Value) -> Option<Self> {
+        let on = &raw["exitCodes"];
+        let listed = match on["operator"].as_str()? {
+            "In" => true,
+            "NotIn" => false,
+            _ => return None,
+        };
+        let code = |v: &Value| v.as_i64().and_then(|n| i32::try_from(n).ok());
+        let restarts = matches!(raw["action"].as_str(), Some("Restart" | "RestartAllContainers"));
+        restarts.then(|| Self {
+            listed,
+            codes: items(&on["values"]).iter().filter_map(code).collect(),
+        })
+    }
+
+    /// Whether it applies to this exit code.
+    pub fn applies(&self, code: i32) -> bool {
+        self.codes.contains(&code) == self.listed
+    }
+}
+
 /// A container, defaulted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Container {
@@ -25,6 +56,10 @@ pub struct Container {
     pub kind: Kind,
     /// JSON pointer of the container in the document.
     pub path: String,
+    /// Its own restart policy, in place of the pod's; k8s: allowed from 1.35 on.
+    pub own_restart: Option<RestartPolicy>,
+    /// Rules that go before its policy.
+    pub restart_rules: Vec<RestartRule>,
     /// `image`.
     pub image: String,
     /// `command` followed by `args`.
@@ -71,6 +106,13 @@ impl Container {
         Self {
             name: text(&raw["name"]),
             kind,
+            own_restart: raw["restartPolicy"]
+                .as_str()
+                .map(|_| super::restart_policy(&raw["restartPolicy"])),
+            restart_rules: items(&raw["restartPolicyRules"])
+                .iter()
+                .filter_map(RestartRule::read)
+                .collect(),
             image: text(&raw["image"]),
             command,
             env: items(&raw["env"])
