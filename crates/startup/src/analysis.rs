@@ -18,6 +18,7 @@ mod dialled;
 mod reach;
 mod stop;
 mod waits;
+mod words;
 
 pub use dialled::{Path, ProbeReport, Strict, Verdict};
 pub use waits::{Cycle, Edge, Node};

@@ -6,13 +6,14 @@
 //! * [`network`] says which flows are captured; [`analysis`] who has network when and who waits for whom, in any
 //!   course of events.
 //! * [`order`] plans the order in which containers start; `inject` uses it.
-//! * [`findings`] turns that into findings with codes, fixes and explanations.
+//! * [`findings`] turns that into findings with codes, fixes and explanations; [`json`] writes all of it down.
 //!
 //! Everything here is pure: no clock, no IO, no environment. Times and chance come in as arguments.
 //! `docs/model.md` says what the model assumes and where each rule comes from.
 
 pub mod analysis;
 pub mod findings;
+pub mod json;
 pub mod kubelet;
 pub mod mesh;
 pub mod needs;

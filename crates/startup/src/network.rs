@@ -4,6 +4,7 @@
 //! proxy except flows of the proxy's own user or group, excluded ports and ranges, loopback, and UDP; everything
 //! inbound does except a few ports of the proxy itself. A captured flow meets either a proxy or a closed port.
 
+use std::fmt;
 use std::net::IpAddr;
 
 mod range;
@@ -25,6 +26,19 @@ pub enum Exempt {
     Loopback,
     /// It is not TCP.
     Udp,
+}
+
+impl fmt::Display for Exempt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Uid(uid) => write!(f, "user {uid}"),
+            Self::Gid(gid) => write!(f, "group {gid}"),
+            Self::Port(port) => write!(f, "port {port}"),
+            Self::Range(range) => write!(f, "range {range}"),
+            Self::Loopback => f.write_str("loopback"),
+            Self::Udp => f.write_str("udp"),
+        }
+    }
 }
 
 /// What a process sees when it connects.

@@ -404,3 +404,63 @@ fn every_code_has_a_page() {
         );
     }
 }
+
+/// The page that lists all codes, as it has to be in the repository.
+fn reference_page() -> String {
+    let mut page = "# Codes\n\nEvery finding of `remora check`, explained. `remora check --explain RM001` prints the same page.\n\n\
+                    | code | about |\n| --- | --- |\n"
+        .to_owned();
+    for rule in remora_startup::findings::rules() {
+        let row = format!("| [{}](#{}) | {} |\n", rule.code, anchor(rule), rule.title);
+        page.push_str(&row);
+    }
+    for rule in remora_startup::findings::rules() {
+        page.push('\n');
+        page.push_str(&rule.page().replace("\n## ", "\n### ").replacen("# ", "## ", 1));
+    }
+    page
+}
+
+fn anchor(rule: &remora_startup::findings::Rule) -> String {
+    format!("{}-{}", rule.code, rule.title)
+        .to_lowercase()
+        .replace(' ', "-")
+}
+
+#[test]
+fn the_reference_page_lists_every_code() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/codes.md");
+    let expected = reference_page();
+    if std::env::var_os("REMORA_WRITE_DOCS").is_some() {
+        std::fs::write(path, &expected).expect("the page is written");
+    }
+    let found = std::fs::read_to_string(path).expect("the page is in the repository");
+    assert!(
+        found == expected,
+        "docs/codes.md is out of date: run this test with REMORA_WRITE_DOCS=1"
+    );
+}
+
+#[test]
+fn the_report_can_be_written_down() {
+    let broken = pod(
+        &json!([istio_init(), downloading_agent()]),
+        &json!([app(), proxy(&json!({}))]),
+    );
+    let written = remora_startup::json::report(&checked(&broken));
+    assert_eq!(
+        (&written["mode"], &written["mesh"]),
+        (&json!("classic"), &json!("istio"))
+    );
+    assert_eq!(written["findings"][0]["code"], "RM001");
+    let agent = &written["processes"][1];
+    assert_eq!(agent["process"], "opentelemetry-auto-instrumentation");
+    assert_eq!(agent["network"][0]["state"], "broken");
+    let waits = written["deadlocks"][0]["waits"].as_array().expect("a list");
+    assert!(
+        waits[0]
+            .as_str()
+            .is_some_and(|w| w.starts_with("network for opentelemetry")),
+        "{waits:#?}"
+    );
+}
