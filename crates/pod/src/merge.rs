@@ -120,8 +120,11 @@ fn merge_lists(field: &str, old: Vec<Value>, new: Vec<Value>) -> Value {
     for item in new {
         let position = match identity(field, &item) {
             Some(key) => keys.iter().position(|other| other.as_ref() == Some(&key)),
-            // Without an identity (an invalid item) only an equal one is the same.
-            None => slots.iter().position(|slot| slot.as_ref() == Some(&item)),
+            // Without an identity (an invalid item) only an equal one is the same; nulls are gone once merged.
+            None => {
+                let merged = merge_field("", Value::Null, item.clone());
+                slots.iter().position(|slot| slot.as_ref() == Some(&merged))
+            }
         };
         let before = position.and_then(|p| slots.get_mut(p)).and_then(Option::take);
         if item.get("$patch").and_then(Value::as_str) == Some("delete") {
@@ -239,6 +242,10 @@ mod tests {
         let once = merge(base, json!({"env": [{"value": "x"}, {"name": "b"}]}));
         assert_eq!(once["env"].as_array().unwrap().len(), 3);
         assert_eq!(merge(once.clone(), json!({"env": [{"value": "x"}]})), once);
+        assert_eq!(
+            merge(once.clone(), json!({"env": [{"value": "x", "nam": null}]})),
+            once
+        );
     }
 
     #[test]

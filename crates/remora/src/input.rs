@@ -80,7 +80,12 @@ fn opening(name: &str, error: &io::Error) -> anyhow::Error {
 }
 
 fn keep_stdin() -> anyhow::Result<File> {
-    let mut file = tempfile::tempfile().with_context(|| format!("keep standard input in a file under {}", std::env::temp_dir().display()))?;
+    let mut file = tempfile::tempfile().with_context(|| {
+        format!(
+            "keep standard input in a file under {}",
+            std::env::temp_dir().display()
+        )
+    })?;
     io::copy(&mut io::stdin().lock(), &mut file).context("read standard input")?;
     Ok(file)
 }
