@@ -1,0 +1,18 @@
+//! The kernel's network interfaces behind safe functions: namespaces, netlink, sockets, privileges.
+//!
+//! This is the crate that may contain `unsafe`, in `sys.rs` only: every call there is wrapped in a short safe
+//! function that owns its buffers and descriptors. Nothing here decides what should be in a namespace; it
+//! only says it to the kernel, and repeats what the kernel answers.
+
+pub mod address;
+pub mod fuzz;
+pub mod link;
+pub mod namespace;
+pub mod netlink;
+pub mod nft;
+pub mod privilege;
+pub mod route;
+pub mod socket;
+mod sys;
+
+pub use namespace::Namespace;

@@ -1,0 +1,37 @@
+//! Who the program is and what it may do.
+
+use crate::sys;
+use std::io;
+
+/// May change rules, routes and addresses.
+pub const NET_ADMIN: u8 = 12;
+/// May use raw and transparent sockets.
+pub const NET_RAW: u8 = 13;
+/// May become another user.
+pub const SETUID: u8 = 7;
+/// May become another group.
+pub const SETGID: u8 = 6;
+
+/// Whether the calling thread has a capability in effect.
+pub fn has(capability: u8) -> bool {
+    // The thread's own status: capabilities belong to threads, not to processes.
+    let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let set = line
+        .and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok())
+        .unwrap_or(0);
+    set & (1 << capability) != 0
+}
+
+/// Effective user and group of the calling thread.
+pub fn ids() -> (u32, u32) {
+    sys::ids()
+}
+
+/// Makes the calling thread, and it alone, another user and group for good.
+pub fn become_user(uid: u32, gid: u32) -> io::Result<()> {
+    if has(SETGID) {
+        sys::clear_thread_groups()?;
+    }
+    sys::set_thread_ids(uid, gid)
+}

@@ -1,0 +1,161 @@
+//! Sockets with the options that transparent proxying needs.
+
+use crate::sys;
+use std::io;
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+/// Where a redirected connection was going: `SO_ORIGINAL_DST`.
+///
+/// On a connection that was not redirected this is the socket's own address if connections are tracked in the
+/// namespace, and an error if not: compare with the local address before drawing conclusions.
+pub fn original_destination(stream: impl AsFd) -> io::Result<SocketAddr> {
+    let fd = stream.as_fd();
+    let domain = sys::option(fd, libc::SOL_SOCKET, libc::SO_DOMAIN)?;
+    if domain == libc::AF_INET6 {
+        let v6 = sys::address_option(fd, libc::SOL_IPV6, libc::IP6T_SO_ORIGINAL_DST);
+        // A dual-stack listener's IPv4 connection is known to the IPv4 side only.
+        return v6.or_else(|_| sys::address_option(fd, libc::SOL_IP, libc::SO_ORIGINAL_DST));
+    }
+    sys::address_option(fd, libc::SOL_IP, libc::SO_ORIGINAL_DST)
+}
+
+/// Lets a socket accept and send with addresses that are not this host's (TPROXY).
+pub fn set_transparent(socket: impl AsFd, ipv6: bool) -> io::Result<()> {
+    let (level, name) = if ipv6 {
+        (libc::SOL_IPV6, libc::IPV6_TRANSPARENT)
+    } else {
+        (libc::SOL_IP, libc::IP_TRANSPARENT)
+    };
+    sys::set_option(socket.as_fd(), level, name, 1)
+}
+
+/// Puts a mark on every packet a socket sends.
+pub fn set_mark(socket: impl AsFd, mark: u32) -> io::Result<()> {
+    sys::set_option(
+        socket.as_fd(),
+        libc::SOL_SOCKET,
+        libc::SO_MARK,
+        mark.cast_signed(),
+    )
+}
+
+/// How a TCP socket is made.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct TcpOptions {
+    /// Bind here first.
+    pub bind: Option<SocketAddr>,
+    /// Use addresses that are not this host's.
+    pub transparent: bool,
+    /// Put this mark on packets.
+    pub mark: Option<u32>,
+    /// Share the port with other sockets of the same user.
+    pub reuse_port: bool,
+}
+
+impl TcpOptions {
+    fn socket(&self, address: SocketAddr, kind: libc::c_int) -> io::Result<OwnedFd> {
+        let domain = if address.is_ipv4() {
+            libc::AF_INET
+        } else {
+            libc::AF_INET6
+        };
+        let fd = sys::socket(domain, kind, 0)?;
+        sys::set_option(fd.as_fd(), libc::SOL_SOCKET, libc::SO_REUSEADDR, 1)?;
+        if self.reuse_port {
+            sys::set_option(fd.as_fd(), libc::SOL_SOCKET, libc::SO_REUSEPORT, 1)?;
+        }
+        if domain == libc::AF_INET6 {
+            sys::set_option(fd.as_fd(), libc::SOL_IPV6, libc::IPV6_V6ONLY, 1)?;
+        }
+        if self.transparent {
+            set_transparent(&fd, domain == libc::AF_INET6)?;
+        }
+        if let Some(mark) = self.mark {
+            set_mark(&fd, mark)?;
+        }
+        if let Some(bind) = self.bind {
+            sys::bind(fd.as_fd(), bind)?;
+        }
+        Ok(fd)
+    }
+
+    /// Listens on an address.
+    pub fn listen(&self, address: SocketAddr) -> io::Result<TcpListener> {
+        let options = Self {
+            bind: Some(address),
+            ..*self
+        };
+        let fd = options.socket(address, libc::SOCK_STREAM)?;
+        sys::listen(fd.as_fd(), 1024)?;
+        Ok(fd.into())
+    }
+
+    /// Connects to an address, for at most this long.
+    pub fn connect(&self, address: SocketAddr, patience: Duration) -> io::Result<TcpStream> {
+        self.start(address)?
+            .finish(patience)?
+            .map_err(|_| io::ErrorKind::TimedOut.into())
+    }
+
+    /// Sends the first packet of a connection and does not wait for an answer.
+    pub fn start(&self, address: SocketAddr) -> io::Result<Connecting> {
+        let fd = self.socket(address, libc::SOCK_STREAM | libc::SOCK_NONBLOCK)?;
+        match sys::connect(fd.as_fd(), address) {
+            Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => {}
+            Err(error) => return Err(error),
+            Ok(()) => {}
+        }
+        Ok(Connecting { fd })
+    }
+
+    /// Opens a UDP socket for an address of the same family as `bind`, bound there.
+    pub fn udp(&self, bind: SocketAddr) -> io::Result<UdpSocket> {
+        let options = Self {
+            bind: Some(bind),
+            ..*self
+        };
+        Ok(options.socket(bind, libc::SOCK_DGRAM)?.into())
+    }
+}
+
+/// A connection that has not been answered yet.
+#[derive(Debug)]
+pub struct Connecting {
+    fd: OwnedFd,
+}
+
+impl Connecting {
+    /// Waits for the answer; hands itself back if there is none in time.
+    pub fn finish(self, patience: Duration) -> io::Result<Result<TcpStream, Self>> {
+        if !wait(&[self.fd.as_fd()], libc::POLLOUT, patience)?.contains(&true) {
+            return Ok(Err(self));
+        }
+        match sys::option(self.fd.as_fd(), libc::SOL_SOCKET, libc::SO_ERROR)? {
+            0 => {}
+            errno => return Err(io::Error::from_raw_os_error(errno)),
+        }
+        let stream = TcpStream::from(self.fd);
+        stream.set_nonblocking(false)?;
+        Ok(Ok(stream))
+    }
+}
+
+/// Waits until one of the sockets has something to read; says which have. Nothing within `patience`: none has.
+pub fn readable(sockets: &[BorrowedFd<'_>], patience: Duration) -> io::Result<Vec<bool>> {
+    wait(sockets, libc::POLLIN, patience)
+}
+
+fn wait(sockets: &[BorrowedFd<'_>], events: libc::c_short, patience: Duration) -> io::Result<Vec<bool>> {
+    let end = Instant::now() + patience;
+    loop {
+        let left = end.saturating_duration_since(Instant::now());
+        // Round up, so that the last part of a millisecond is not spent spinning.
+        let millis = i32::try_from(left.as_micros().div_ceil(1000)).unwrap_or(i32::MAX);
+        match sys::poll(sockets, events, millis) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            other => return other,
+        }
+    }
+}

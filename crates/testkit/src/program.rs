@@ -1,0 +1,41 @@
+//! Programs some tests compare with.
+
+use std::io::Write as _;
+
+/// Set in CI: then a missing program is a failure.
+const REQUIRE: &str = "REMORA_REQUIRE_PROGRAMS";
+
+/// Whether these programs (each with the package that has it) are installed.
+///
+/// A test that compares with other people's programs cannot run without them. It says so where everybody sees it,
+/// also when the test's own output is captured, and CI, which installs them, takes it for a failure.
+///
+/// # Panics
+///
+/// If one is missing and `REMORA_REQUIRE_PROGRAMS` is set.
+pub fn has_programs(wanted: &[(&str, &str)]) -> bool {
+    let missing: Vec<&(&str, &str)> = wanted.iter().filter(|(name, _)| !is_installed(name)).collect();
+    if missing.is_empty() {
+        return true;
+    }
+    let names: Vec<&str> = missing.iter().map(|(name, _)| *name).collect();
+    let mut packages: Vec<&str> = missing.iter().map(|(_, package)| *package).collect();
+    packages.dedup();
+    let text = format!(
+        "needs {}: install with `apt-get install {}`",
+        names.join(", "),
+        packages.join(" ")
+    );
+    assert!(std::env::var_os(REQUIRE).is_none(), "this test {text}");
+    // Not through print macros, whose output the test harness keeps for itself.
+    let _ = writeln!(
+        std::io::stderr(),
+        "NOT RUN: a test of other people's programs {text}"
+    );
+    false
+}
+
+fn is_installed(name: &str) -> bool {
+    std::env::var_os("PATH")
+        .is_some_and(|path| std::env::split_paths(&path).any(|dir| dir.join(name).is_file()))
+}

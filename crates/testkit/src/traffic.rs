@@ -1,0 +1,98 @@
+//! Connections and where they end up.
+
+use remora_net::socket::readable;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+/// Listeners by name; tells which of them a connection reached.
+#[derive(Debug, Default)]
+pub struct Watch {
+    tcp: Vec<(String, TcpListener)>,
+    udp: Vec<(String, UdpSocket)>,
+}
+
+/// What reached a listener.
+#[derive(Debug)]
+pub struct Seen {
+    /// The listener's name.
+    pub at: String,
+    /// The accepted connection; none for a datagram.
+    pub stream: Option<TcpStream>,
+    /// Who sent it.
+    pub from: SocketAddr,
+}
+
+impl Watch {
+    /// Watches a listener.
+    pub fn tcp(&mut self, name: impl Into<String>, listener: TcpListener) {
+        self.tcp.push((name.into(), listener));
+    }
+
+    /// Watches a socket for datagrams.
+    pub fn udp(&mut self, name: impl Into<String>, socket: UdpSocket) {
+        self.udp.push((name.into(), socket));
+    }
+
+    /// The next thing that arrives, or nothing within `patience`. A datagram is answered.
+    pub fn next(&self, patience: Duration) -> Option<Seen> {
+        let fds: Vec<_> = self
+            .tcp
+            .iter()
+            .map(|(_, l)| l.as_fd())
+            .chain(self.udp.iter().map(|(_, s)| s.as_fd()))
+            .collect();
+        let ready = readable(&fds, patience).ok()?;
+        let index = ready.iter().position(|ready| *ready)?;
+        if let Some((name, listener)) = self.tcp.get(index) {
+            let (stream, from) = listener.accept().ok()?;
+            return Some(Seen {
+                at: name.clone(),
+                stream: Some(stream),
+                from,
+            });
+        }
+        let (name, socket) = self.udp.get(index - self.tcp.len())?;
+        let (_, from) = socket.recv_from(&mut [0; 2048]).ok()?;
+        // An answer that cannot be sent is one that does not arrive.
+        let _ = socket.send_to(b"answer", from);
+        Some(Seen {
+            at: name.clone(),
+            stream: None,
+            from,
+        })
+    }
+}
+
+/// The two ends of a connection.
+#[derive(Debug)]
+pub struct Pair {
+    /// Who connected.
+    pub client: TcpStream,
+    /// Who accepted.
+    pub server: TcpStream,
+}
+
+/// Sends bytes both ways and checks that they arrive.
+pub fn exchange(pair: &mut Pair) -> std::io::Result<()> {
+    {
+        let (from, to) = (&mut pair.client, &mut pair.server);
+        pass(from, to)?;
+        pass(to, from)?;
+    }
+    Ok(())
+}
+
+fn pass(from: &mut TcpStream, to: &mut TcpStream) -> std::io::Result<()> {
+    let message = *b"remora!!";
+    let mut received = [0; 8];
+    from.write_all(&message)?;
+    to.set_read_timeout(Some(Duration::from_secs(5)))?;
+    to.read_exact(&mut received)?;
+    if received == message {
+        Ok(())
+    } else {
+        Err(std::io::ErrorKind::InvalidData.into())
+    }
+}
