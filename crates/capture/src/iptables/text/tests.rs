@@ -1,0 +1,47 @@
+use super::*;
+use crate::options::{HostFacts, Settings, parse_argv};
+
+fn rules(flags: &[&str]) -> Vec<Rule> {
+    let given = parse_argv(flags).unwrap();
+    let settings = Settings::read(&given, &BTreeMap::new()).unwrap();
+    crate::plan::plan(&settings.intent(&HostFacts::default()).0).ipv4
+}
+
+const THEIRS: &str = "*nat\n:PREROUTING ACCEPT [0:0]\n:OUTPUT ACCEPT [1:2]\n:THEIRS - [0:0]\n\
+    -A OUTPUT -p tcp -m comment --comment \"not remora:\" -j THEIRS\nCOMMIT\n";
+
+#[test]
+fn only_our_rules_are_taken_out() {
+    let saved = "*nat\n:OUTPUT ACCEPT [0:0]\n:ISTIO_OUTPUT - [0:0]\n:ISTIO_OLD - [0:0]\n:THEIRS - [0:0]\n\
+        -A OUTPUT -o eth1 -m comment --comment \"remora:0123\" -j RETURN\n\
+        -A OUTPUT -j ISTIO_OUTPUT\n-A OUTPUT -j THEIRS\n-A ISTIO_OUTPUT -j RETURN\nCOMMIT\n";
+    let text = replacement(saved, &[]);
+    assert_eq!(
+        text,
+        "*nat\n-D OUTPUT -o eth1 -m comment --comment \"remora:0123\" -j RETURN\n-D OUTPUT -j ISTIO_OUTPUT\n\
+         -F ISTIO_OLD\n-F ISTIO_OUTPUT\n-X ISTIO_OLD\n-X ISTIO_OUTPUT\nCOMMIT\n"
+    );
+    assert!(has_remains(saved));
+    assert!(!has_remains(THEIRS));
+    assert_eq!(replacement(THEIRS, &[]), "");
+}
+
+#[test]
+fn what_was_put_in_is_recognised() {
+    let rules = rules(&["-i", "*", "-b", "*", "-c", "eth1"]);
+    let text = replacement(THEIRS, &rules);
+    // As iptables-save would list it: chains with their counters, then the rules.
+    let saved = text.replace("- [0:0]", "- [7:8]");
+    assert!(is_installed(&saved, &rules));
+    assert!(
+        !is_installed(&saved.replacen("-A ISTIO_OUTPUT", "-A ISTIO_REDIRECT", 1), &rules),
+        "moved"
+    );
+    let lines: Vec<&str> = saved
+        .lines()
+        .filter(|line| !line.contains("-A OUTPUT -m comment"))
+        .collect();
+    assert!(!is_installed(&lines.join("\n"), &rules), "the jump is gone");
+    assert!(!is_installed("", &rules));
+    assert!(!is_installed(&saved, &self::rules(&["-i", "*"])), "other flags");
+}

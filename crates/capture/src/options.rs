@@ -1,0 +1,20 @@
+//! The options of `istio-iptables`: their names, their environment variables, and reading them.
+//!
+//! Three stages. **Given**: texts with their origin (flag, environment variable, annotation). **Settings**:
+//! validated and typed, still without knowledge of the host. **Intent**: with what the host is like
+//! ([`HostFacts`]) filled in. An unusable value is an error that names its origin and its text; where
+//! Istio's own templates rely on leniency the value is taken and a warning says so.
+
+mod argv;
+mod read;
+mod reader;
+mod settings;
+mod table;
+
+pub use argv::{ArgvError, parse_argv};
+pub use read::{Environment, Given, Origin};
+pub use settings::{Backend, Facts, HostFacts, InitialState, Settings, SettingsError};
+pub use table::{ENVIRONMENT_ONLY, EnvironmentOnly, Kind, OPTIONS, Spec, find};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,97 @@
+//! Texts with their origin, and which of them counts.
+
+use super::table::{ENVIRONMENT_ONLY, Kind, find};
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// The environment, as it was when the program started.
+pub type Environment = BTreeMap<String, String>;
+
+/// Where a value came from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Origin {
+    /// The command line.
+    Flag,
+    /// An environment variable.
+    Variable(&'static str),
+    /// An annotation of a pod.
+    Annotation(&'static str),
+    /// Something else in a pod.
+    Pod(&'static str),
+    /// Nobody said anything.
+    Default,
+}
+
+/// A value as it was given.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Given {
+    /// The option's long name, or the variable's name if it has no flag.
+    pub option: &'static str,
+    /// The text.
+    pub value: String,
+    /// Where it came from.
+    pub origin: Origin,
+}
+
+impl fmt::Display for Given {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.origin {
+            Origin::Flag => write!(f, "flag --{}", self.option),
+            Origin::Variable(name) => write!(f, "environment variable {name}"),
+            Origin::Annotation(name) => write!(f, "annotation {name}"),
+            Origin::Pod(what) => f.write_str(what),
+            Origin::Default => write!(f, "default of --{}", self.option),
+        }
+    }
+}
+
+/// Flags (or annotations) over the environment.
+pub(super) struct Sources<'a> {
+    pub(super) given: &'a [Given],
+    pub(super) environment: &'a Environment,
+}
+
+impl Sources<'_> {
+    /// The value that counts for an option: the last flag, else the last variable that is set.
+    // istio: aliases are applied after the primary variable and win over it.
+    pub(super) fn get(&self, option: &'static str) -> Option<Given> {
+        if let Some(given) = self.given.iter().rev().find(|given| given.option == option) {
+            return Some(given.clone());
+        }
+        let spec = find(option)?;
+        spec.env.iter().rev().find_map(|name| {
+            let value = self.environment.get(*name)?;
+            // An empty variable cannot be a boolean; manifests set such to switch an option off.
+            if spec.kind == Kind::Switch && value.is_empty() {
+                return None;
+            }
+            Some(Given {
+                option,
+                value: value.clone(),
+                origin: Origin::Variable(name),
+            })
+        })
+    }
+
+    /// The value of a variable without a flag, or its default.
+    pub(super) fn variable(&self, name: &'static str) -> Given {
+        if let Some(given) = self.given.iter().rev().find(|given| given.option == name) {
+            return given.clone();
+        }
+        if let Some(value) = self.environment.get(name) {
+            Given {
+                option: name,
+                value: value.clone(),
+                origin: Origin::Variable(name),
+            }
+        } else {
+            let default = ENVIRONMENT_ONLY.iter().find(|item| item.name == name);
+            let value = default.map(|item| item.default.to_owned()).unwrap_or_default();
+            Given {
+                option: name,
+                value,
+                origin: Origin::Default,
+            }
+        }
+    }
+}

@@ -1,0 +1,4 @@
+//! Plans as text.
+
+pub mod iptables;
+pub mod nft;

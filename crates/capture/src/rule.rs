@@ -1,0 +1,273 @@
+//! Rules as data: the vocabulary that the planner writes and that renderers, the netlink encoder and the
+//! evaluator read.
+//!
+//! A [`Rule`] says the same thing whichever back end carries it out. The order of its matches is the order
+//! in which Istio writes them, so that the text renderer needs no table of its own.
+
+use crate::value::{Cidr, Interface, Owner, Ports};
+use std::fmt;
+use std::net::IpAddr;
+
+/// The address family a rule is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Family {
+    /// IPv4.
+    V4,
+    /// IPv6.
+    V6,
+}
+
+impl Family {
+    /// Whether the range is of this family.
+    pub const fn has(self, range: Cidr) -> bool {
+        range.is_ipv4() == matches!(self, Self::V4)
+    }
+
+    /// The family of an address.
+    pub const fn of(address: IpAddr) -> Self {
+        if address.is_ipv4() { Self::V4 } else { Self::V6 }
+    }
+}
+
+/// When in a packet's life a chain is consulted. The order is that of the names, as Istio prints them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Table {
+    /// Marks and transparent proxying, before address translation.
+    Mangle,
+    /// Address translation, asked once per connection.
+    Nat,
+    /// Before connection tracking.
+    Raw,
+}
+
+impl Table {
+    /// All tables in the order in which they are printed.
+    pub const ALL: [Self; 3] = [Self::Mangle, Self::Nat, Self::Raw];
+
+    /// The name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Mangle => "mangle",
+            Self::Nat => "nat",
+            Self::Raw => "raw",
+        }
+    }
+}
+
+/// A list of rules.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Chain {
+    /// Packets that arrive.
+    Prerouting,
+    /// Packets made here.
+    Output,
+    /// What to do with packets from outside.
+    Inbound,
+    /// To the outbound listener.
+    Redirect,
+    /// To the inbound listener.
+    InRedirect,
+    /// What to do with packets made here.
+    IstioOutput,
+    /// Name queries.
+    OutputDns,
+    /// Packets of connections the proxy already holds.
+    Divert,
+    /// New connections for the transparent listener.
+    Tproxy,
+    /// Packets of no known connection.
+    Drop,
+}
+
+impl Chain {
+    /// How many chains there are.
+    pub const COUNT: usize = 10;
+
+    /// The name, as Istio has it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Prerouting => "PREROUTING",
+            Self::Output => "OUTPUT",
+            Self::Inbound => "ISTIO_INBOUND",
+            Self::Redirect => "ISTIO_REDIRECT",
+            Self::InRedirect => "ISTIO_IN_REDIRECT",
+            Self::IstioOutput => "ISTIO_OUTPUT",
+            Self::OutputDns => "ISTIO_OUTPUT_DNS",
+            Self::Divert => "ISTIO_DIVERT",
+            Self::Tproxy => "ISTIO_TPROXY",
+            Self::Drop => "ISTIO_DROP",
+        }
+    }
+
+    /// Whether the kernel calls the chain by itself.
+    pub const fn is_built_in(self) -> bool {
+        matches!(self, Self::Prerouting | Self::Output)
+    }
+}
+
+/// A transport protocol.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Protocol {
+    /// TCP.
+    Tcp,
+    /// UDP.
+    Udp,
+}
+
+impl Protocol {
+    /// The name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Tcp => "tcp",
+            Self::Udp => "udp",
+        }
+    }
+
+    /// The number in the IP header.
+    pub const fn number(self) -> u8 {
+        match self {
+            Self::Tcp => 6,
+            Self::Udp => 17,
+        }
+    }
+}
+
+/// Whose packet it is: by the user or by the group of the process that owns the socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum OwnerKind {
+    /// The user.
+    User,
+    /// The group.
+    Group,
+}
+
+/// What connection tracking says about a packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum State {
+    /// It fits no connection.
+    Invalid,
+    /// It belongs to a connection that both sides have spoken on.
+    Established,
+}
+
+/// One condition.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Match {
+    /// Arrived on this interface.
+    In(Interface),
+    /// Leaves by this interface.
+    Out(Interface),
+    /// Of this protocol.
+    Protocol(Protocol),
+    /// From an address in the range.
+    Source(Cidr),
+    /// To an address in the range, or outside it.
+    Destination {
+        /// The range.
+        range: Cidr,
+        /// Outside instead of inside.
+        not: bool,
+    },
+    /// To one of the ports, or to none of them.
+    DestinationPort {
+        /// The ports.
+        ports: Ports,
+        /// Other ports instead.
+        not: bool,
+    },
+    /// To none of these ports.
+    DestinationPortNoneOf(Vec<u16>),
+    /// From this port.
+    SourcePort(u16),
+    /// Made by this owner, or by any other. A packet without a local socket matches neither.
+    Owner {
+        /// User or group.
+        kind: OwnerKind,
+        /// Which.
+        owner: Owner,
+        /// Any other instead.
+        not: bool,
+    },
+    /// In this state of connection tracking.
+    State(State),
+    /// With this mark, or with any other.
+    Mark {
+        /// The mark.
+        mark: u32,
+        /// Any other instead.
+        not: bool,
+    },
+    /// On a connection with this mark.
+    ConnectionMark(u32),
+}
+
+/// What a rule does when all its conditions hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Action {
+    /// Go on after the jump that led here; in a built-in chain: leave the packet alone.
+    Return,
+    /// Leave the packet alone.
+    Accept,
+    /// Throw the packet away.
+    Drop,
+    /// Go through another chain.
+    Jump(Chain),
+    /// Send the connection to a port of this host.
+    Redirect(u16),
+    /// Hand the packet to the transparent listener on this port, with this mark; throw it away if there is
+    /// no such listener.
+    Tproxy {
+        /// The port.
+        port: u16,
+        /// The mark.
+        mark: u32,
+    },
+    /// Put a mark on the packet and go on.
+    SetMark(u32),
+    /// Copy the packet's mark to its connection and go on.
+    SaveMark,
+    /// Copy the connection's mark to the packet and go on.
+    RestoreMark,
+    /// Track the packet in this zone and go on.
+    Zone(u16),
+}
+
+/// Where a rule goes in its chain.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Place {
+    /// At the end.
+    Append,
+    /// Before the rule that is at this place, counted from 1.
+    Insert(usize),
+}
+
+/// One rule.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Rule {
+    /// The table.
+    pub table: Table,
+    /// The chain.
+    pub chain: Chain,
+    /// Where in the chain.
+    pub place: Place,
+    /// All of these must hold.
+    pub matches: Vec<Match>,
+    /// What then happens.
+    pub action: Action,
+}
+
+impl Rule {
+    /// The protocol the rule asks for, if it does.
+    pub fn protocol(&self) -> Option<Protocol> {
+        self.matches.iter().find_map(|m| match m {
+            Match::Protocol(protocol) => Some(*protocol),
+            _ => None,
+        })
+    }
+}
+
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        crate::render::iptables::rule(self, f)
+    }
+}

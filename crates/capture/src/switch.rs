@@ -1,0 +1,63 @@
+//! The switch: whether captured connections go to the proxy, wait, or pass by.
+//!
+//! The rules are always installed complete. The switch decides what happens at the very point where a
+//! connection would be captured, so exempt traffic (the proxy's own, excluded ports, loopback) never
+//! notices it. Flipping touches new connections only.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// What happens to connections that the rules capture.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum State {
+    /// They pass by the proxy, as if there were no rules.
+    Open,
+    /// They wait: their first packets are dropped, and their senders try again.
+    Hold,
+    /// They go to the proxy's port, and are refused while nobody listens there. Istio's behaviour.
+    Closed,
+    /// As `Closed`, and the proxy has said that it is there.
+    On,
+}
+
+impl State {
+    /// All states.
+    pub const ALL: [Self; 4] = [Self::Open, Self::Hold, Self::Closed, Self::On];
+
+    /// Whether connections go to the proxy.
+    pub const fn captures(self) -> bool {
+        matches!(self, Self::Closed | Self::On)
+    }
+
+    /// The name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Open => "open",
+            Self::Hold => "hold",
+            Self::Closed => "closed",
+            Self::On => "on",
+        }
+    }
+}
+
+impl fmt::Display for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Not the name of a state.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is none of open, hold, closed, on")]
+pub struct UnknownState(String);
+
+impl FromStr for State {
+    type Err = UnknownState;
+
+    fn from_str(text: &str) -> Result<Self, UnknownState> {
+        Self::ALL
+            .into_iter()
+            .find(|state| state.name() == text)
+            .ok_or_else(|| UnknownState(text.to_owned()))
+    }
+}

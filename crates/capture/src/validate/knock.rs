@@ -1,0 +1,324 @@
+//! Real connections on every path.
+
+use super::{Check, Verdict};
+use crate::explain::{ConnectionState, Direction, Evaluator, Fate, Packet};
+use crate::facts;
+use crate::intent::{Destinations, Dns, Intent};
+use crate::options::Settings;
+use crate::plan::Plan;
+use crate::rule::Protocol;
+use crate::switch::State;
+use crate::value::{Owner, PASSTHROUGH_V4, PASSTHROUGH_V6};
+use remora_net::privilege;
+use remora_net::socket::{TcpOptions, original_destination, readable};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
+use std::os::fd::AsFd;
+use std::thread::ScopedJoinHandle;
+use std::time::{Duration, Instant};
+
+/// One knock: from whom, where to, and where it should arrive.
+#[derive(Debug, Clone, Copy)]
+struct Knock {
+    protocol: Protocol,
+    owner: (u32, u32),
+    from: Option<IpAddr>,
+    to: SocketAddr,
+    arrives: u16,
+}
+
+/// Knocks on every path that the intent opens.
+pub(super) fn all(settings: &Settings, intent: &Intent, plan: &Plan) -> Vec<Check> {
+    let mut numbered = plan.clone();
+    if let Err(error) = facts::resolve_owners(&mut numbered) {
+        return vec![Check {
+            what: "connections".into(),
+            verdict: Verdict::NotChecked(error.to_string()),
+        }];
+    }
+    let knocks = knocks(&Evaluator::new(&numbered, State::Closed), settings, intent);
+    // All at once, so that a broken namespace takes one patience and not one per path.
+    std::thread::scope(|scope| {
+        let running: Vec<_> = knocks
+            .into_iter()
+            .map(|(what, knock)| {
+                let work = move || match knock {
+                    None => Verdict::NotChecked("these options capture nothing on this path".into()),
+                    Some(knock) => perform(&knock, settings.probe_timeout),
+                };
+                (what, scope.spawn(work))
+            })
+            .collect();
+        let broken = |_| Verdict::Failed("the check itself broke".into());
+        let finish = |(what, thread): (String, ScopedJoinHandle<'_, Verdict>)| Check {
+            what,
+            verdict: thread.join().unwrap_or_else(broken),
+        };
+        running.into_iter().map(finish).collect()
+    })
+}
+
+fn knocks(evaluator: &Evaluator<'_>, settings: &Settings, intent: &Intent) -> Vec<(String, Option<Knock>)> {
+    let families: &[bool] = if intent.ipv6 { &[false, true] } else { &[false] };
+    let mut knocks = Vec::new();
+    for ipv6 in families {
+        let name = if *ipv6 { "IPv6" } else { "IPv4" };
+        let inbound = inbound(settings, intent, *ipv6);
+        knocks.push((
+            format!("{name} connections of the proxy to its own pod"),
+            Some(inbound),
+        ));
+        let outbound = outbound(evaluator, settings, intent, *ipv6);
+        knocks.push((format!("{name} connections of the application"), outbound));
+        if intent.dns != Dns::Off {
+            for protocol in [Protocol::Tcp, Protocol::Udp] {
+                let what = format!("{name} name queries over {}", protocol.name().to_uppercase());
+                knocks.push((what, dns(evaluator, intent, protocol, *ipv6)));
+            }
+        }
+    }
+    knocks
+}
+
+fn loopback(ipv6: bool) -> IpAddr {
+    if ipv6 {
+        Ipv6Addr::LOCALHOST.into()
+    } else {
+        Ipv4Addr::LOCALHOST.into()
+    }
+}
+
+// istio: the same knock: the proxy's user, from loopback, to an address that is on lo but does not count as
+// loopback.
+fn inbound(settings: &Settings, intent: &Intent, ipv6: bool) -> Knock {
+    let to: IpAddr = if ipv6 {
+        PASSTHROUGH_V6.into()
+    } else {
+        PASSTHROUGH_V4.into()
+    };
+    Knock {
+        protocol: Protocol::Tcp,
+        owner: proxy(intent),
+        from: Some(loopback(ipv6)),
+        to: SocketAddr::new(to, settings.probe_port),
+        arrives: intent.inbound_port,
+    }
+}
+
+/// Somebody who is the proxy: ourselves, if we are.
+fn proxy(intent: &Intent) -> (u32, u32) {
+    let (uid, gid) = privilege::ids();
+    if intent.proxy_uids.contains(&Owner::Id(uid)) || intent.proxy_gids.contains(&Owner::Id(gid)) {
+        return (uid, gid);
+    }
+    let id = |owners: &[Owner]| {
+        owners.iter().find_map(|owner| {
+            if let Owner::Id(id) = owner {
+                Some(*id)
+            } else {
+                None
+            }
+        })
+    };
+    (
+        id(&intent.proxy_uids).unwrap_or(1337),
+        id(&intent.proxy_gids).unwrap_or(1337),
+    )
+}
+
+/// Users to try as an application: ourselves, then nobody, then any.
+fn applications() -> [(u32, u32); 3] {
+    [privilege::ids(), (65_534, 65_534), (54_321, 54_321)]
+}
+
+fn outbound(evaluator: &Evaluator<'_>, settings: &Settings, intent: &Intent, ipv6: bool) -> Option<Knock> {
+    // Addresses for documentation first: nobody is there, whatever happens.
+    let mut targets: Vec<IpAddr> = vec![if ipv6 {
+        Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into()
+    } else {
+        Ipv4Addr::new(192, 0, 2, 1).into()
+    }];
+    if let Destinations::Ranges(ranges) = &intent.destinations {
+        let own = ranges
+            .iter()
+            .map(|range| range.address)
+            .filter(|address| address.is_ipv6() == ipv6);
+        targets.extend(own);
+    }
+    let included = intent.outbound_ports.iter().map(|ports| ports.first);
+    let ports: Vec<u16> = std::iter::once(settings.probe_port).chain(included).collect();
+    let candidates = targets
+        .iter()
+        .flat_map(|ip| ports.iter().map(move |port| SocketAddr::new(*ip, *port)));
+    first_captured(evaluator, candidates, Protocol::Tcp, intent.outbound_port)
+}
+
+fn dns(evaluator: &Evaluator<'_>, intent: &Intent, protocol: Protocol, ipv6: bool) -> Option<Knock> {
+    let documentation: IpAddr = if ipv6 {
+        Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 0x53).into()
+    } else {
+        Ipv4Addr::new(192, 0, 2, 53).into()
+    };
+    let servers = match &intent.dns {
+        Dns::Servers(servers) => servers.clone(),
+        _ => vec![documentation],
+    };
+    let own = servers.into_iter().filter(|server| server.is_ipv6() == ipv6);
+    first_captured(
+        evaluator,
+        own.map(|server| SocketAddr::new(server, 53)),
+        protocol,
+        15053,
+    )
+}
+
+/// The first destination, as the first application, that should be redirected to the port.
+fn first_captured(
+    evaluator: &Evaluator<'_>,
+    targets: impl Iterator<Item = SocketAddr>,
+    protocol: Protocol,
+    arrives: u16,
+) -> Option<Knock> {
+    let targets: Vec<SocketAddr> = targets.collect();
+    applications().iter().find_map(|owner| {
+        let captured = targets.iter().find(|to| {
+            let packet = Packet {
+                direction: Direction::Out {
+                    interface: if to.ip().is_loopback() { "lo" } else { "eth0" },
+                },
+                protocol,
+                source: SocketAddr::new(to.ip(), 1),
+                destination: **to,
+                owner: Some(*owner),
+                mark: 0,
+                connection_mark: 0,
+                state: ConnectionState::New,
+            };
+            evaluator.decide(&packet).fate == Fate::Redirected(arrives)
+        })?;
+        Some(Knock {
+            protocol,
+            owner: *owner,
+            from: None,
+            to: *captured,
+            arrives,
+        })
+    })
+}
+
+/// Knocks, on a thread of its own: it becomes the owner for good.
+fn perform(knock: &Knock, patience: Duration) -> Verdict {
+    if knock.owner != privilege::ids()
+        && !(privilege::has(privilege::SETUID) && privilege::has(privilege::SETGID))
+    {
+        let who = if knock.from.is_some() {
+            "as the proxy's user"
+        } else {
+            "as another user than the proxy's"
+        };
+        return Verdict::NotChecked(format!("must run {who}, or be able to become one"));
+    }
+    let at = SocketAddr::new(loopback(knock.to.is_ipv6()), knock.arrives);
+    let options = TcpOptions {
+        reuse_port: true,
+        ..TcpOptions::default()
+    };
+    let door = match knock.protocol {
+        Protocol::Tcp => options.listen(at).map(Door::Tcp),
+        Protocol::Udp => options.udp(at).map(Door::Udp),
+    };
+    match door {
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+            Verdict::NotChecked(format!("somebody listens on {at} already"))
+        }
+        Err(error) => Verdict::NotChecked(format!("cannot listen on {at}: {error}")),
+        Ok(door) => {
+            if knock.owner != privilege::ids()
+                && let Err(error) = privilege::become_user(knock.owner.0, knock.owner.1)
+            {
+                return Verdict::NotChecked(format!("cannot become user {}: {error}", knock.owner.0));
+            }
+            door.wait_for(knock, Instant::now() + patience)
+        }
+    }
+}
+
+/// One packet, or one connection attempt; it need not succeed.
+fn attempt(knock: &Knock) -> io::Result<()> {
+    let bind = knock.from.map(|ip| SocketAddr::new(ip, 0));
+    let options = TcpOptions {
+        bind,
+        ..TcpOptions::default()
+    };
+    match knock.protocol {
+        Protocol::Tcp => options.connect(knock.to, Duration::from_millis(500)).map(drop),
+        Protocol::Udp => {
+            let any: IpAddr = if knock.to.is_ipv6() {
+                Ipv6Addr::UNSPECIFIED.into()
+            } else {
+                Ipv4Addr::UNSPECIFIED.into()
+            };
+            let bind = bind.unwrap_or_else(|| SocketAddr::new(any, 0));
+            options.udp(bind)?.send_to(QUERY, knock.to).map(drop)
+        }
+    }
+}
+
+const QUERY: &[u8] = b"remora validation";
+
+enum Door {
+    Tcp(TcpListener),
+    Udp(UdpSocket),
+}
+
+impl Door {
+    fn wait_for(&self, knock: &Knock, end: Instant) -> Verdict {
+        loop {
+            let tried = attempt(knock);
+            // Also the pause between two attempts.
+            while self.is_ready(Duration::from_millis(100)) && Instant::now() < end {
+                if self.is_ours(knock) {
+                    return Verdict::Passed;
+                }
+            }
+            if let Err(error) = &tried
+                && error.kind() == io::ErrorKind::NetworkUnreachable
+            {
+                return Verdict::NotChecked(format!("there is no route to {}", knock.to));
+            }
+            if Instant::now() >= end {
+                let result = tried.err().map(|error| format!(" ({error})")).unwrap_or_default();
+                return Verdict::Failed(format!(
+                    "{} did not arrive at port {}{result}",
+                    knock.to, knock.arrives
+                ));
+            }
+        }
+    }
+
+    fn is_ready(&self, patience: Duration) -> bool {
+        let fd = match self {
+            Self::Tcp(listener) => listener.as_fd(),
+            Self::Udp(socket) => socket.as_fd(),
+        };
+        readable(&[fd], patience).is_ok_and(|ready| ready == [true])
+    }
+
+    /// Whether what arrived is our knock: others may knock too.
+    fn is_ours(&self, knock: &Knock) -> bool {
+        match self {
+            Self::Tcp(listener) => {
+                let Ok((stream, _)) = listener.accept() else {
+                    return false;
+                };
+                original_destination(&stream).is_ok_and(|to| to == knock.to)
+            }
+            Self::Udp(socket) => {
+                let mut bytes = [0; 64];
+                socket
+                    .recv_from(&mut bytes)
+                    .is_ok_and(|(length, _)| bytes.get(..length) == Some(QUERY))
+            }
+        }
+    }
+}
