@@ -1,6 +1,6 @@
 //! What can be typed. No IO, no decisions: [`commands`](crate::commands) act on it.
 
-use crate::commands::{completions, inject, man};
+use crate::commands::{capture, completions, inject, istio_iptables, man};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use std::ffi::OsString;
 use std::path::Path;
@@ -14,7 +14,8 @@ use std::path::Path;
     subcommand_required = true,
     arg_required_else_help = true,
     disable_help_subcommand = false,
-    after_help = "Invoked as `kube-inject`, remora behaves as that program."
+    after_help = "Invoked as kube-inject, istio-iptables, istio-clean-iptables, istioctl or pilot-agent, remora behaves \
+                  as that program."
 )]
 pub(crate) struct Cli {
     #[command(subcommand)]
@@ -27,6 +28,12 @@ pub(crate) enum Command {
     /// Add the mesh sidecar and OpenTelemetry to manifests, in an order in which everything starts
     #[command(visible_alias = "kube-inject", long_about = inject::ABOUT)]
     Inject(Box<inject::Args>),
+    /// Redirect a pod's traffic to its sidecar: the job of the init container `istio-init`
+    IstioIptables(Box<istio_iptables::IstioIptablesArgs>),
+    /// Remove everything that `istio-iptables` put in
+    IstioCleanIptables(Box<istio_iptables::IstioCleanIptablesArgs>),
+    /// Look at traffic capture, explain it, switch it
+    Capture(Box<capture::CaptureArgs>),
     /// Print a completion script for a shell
     Completions(completions::Args),
     /// Print the manual page of a command

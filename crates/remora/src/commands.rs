@@ -1,8 +1,12 @@
 //! One module a command.
 
+pub(crate) mod capture;
+pub(crate) mod capture_flags;
 pub(crate) mod completions;
 pub(crate) mod inject;
+pub(crate) mod istio_iptables;
 pub(crate) mod man;
+pub(crate) mod report;
 
 use crate::cli::Command;
 use std::process::ExitCode;
@@ -11,6 +15,9 @@ use std::process::ExitCode;
 pub(crate) fn run(command: Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Inject(args) => inject::run(&args),
+        Command::IstioIptables(args) => istio_iptables::run(&args),
+        Command::IstioCleanIptables(args) => istio_iptables::run_clean(&args),
+        Command::Capture(args) => capture::run(&args),
         Command::Completions(args) => completions::run(&args),
         Command::Man(args) => man::run(&args),
     }

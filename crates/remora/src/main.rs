@@ -13,6 +13,9 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let arguments = cli::arguments(std::env::args_os());
+    if let Some(code) = commands::istio_iptables::early(&arguments) {
+        return code;
+    }
     match cli::parse(arguments) {
         Ok(command) => finish(commands::run(command)),
         Err(error) => {

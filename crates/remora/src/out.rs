@@ -49,6 +49,11 @@ pub(crate) fn note(text: impl Display) {
     line(NOTE, "note", &text);
 }
 
+/// What a person can do about an error.
+pub(crate) fn hint(text: impl Display) {
+    line(NOTE, "  hint", &text);
+}
+
 fn line(style: Style, word: &str, text: &dyn Display) {
     // A closed stderr leaves nobody to tell.
     let _ = writeln!(anstream::stderr().lock(), "{style}{word}{style:#}: {text}");

@@ -19,3 +19,10 @@ pub(crate) fn paths(name: &str) -> Vec<PathBuf> {
 fn raw(name: &str) -> Option<OsString> {
     std::env::var_os(name).filter(|value| !value.is_empty())
 }
+
+/// All variables that are text; the others cannot be any of ours.
+pub(crate) fn all() -> Vec<(String, String)> {
+    let unicode =
+        |(name, value): (OsString, OsString)| Some((name.into_string().ok()?, value.into_string().ok()?));
+    std::env::vars_os().filter_map(unicode).collect()
+}
