@@ -464,3 +464,36 @@ fn the_report_can_be_written_down() {
         "{waits:#?}"
     );
 }
+
+#[test]
+fn a_native_proxy_that_lost_its_restart_policy_gets_it_back() {
+    let lost = proxy(
+        &json!({"startupProbe": {"httpGet": {"path": "/healthz/ready", "port": 15021}, "periodSeconds": 1}}),
+    );
+    let broken = pod(&json!([istio_init(), lost, downloading_agent()]), &json!([app()]));
+    assert!(find(&checked(&broken), "RM023", "istio-proxy").is_some());
+    let fixed = fix(&broken, &Options::default());
+    assert_eq!(
+        fixed.document["spec"]["initContainers"][1]["restartPolicy"],
+        "Always"
+    );
+    assert_eq!(
+        fixed.report.worst().filter(|s| *s != Severity::Note),
+        None,
+        "{:?}",
+        codes(&fixed.report)
+    );
+}
+
+#[test]
+fn a_pod_of_absurd_size_is_checked_in_time() {
+    let needy = |n: usize| json!({"name": format!("i{n}"), "command": ["curl", "http://config:8080/"]});
+    let inits: Vec<Value> = std::iter::once(istio_init())
+        .chain((0..5000).map(needy))
+        .collect();
+    let report = checked(&pod(&json!(inits), &json!([app(), proxy(&json!({}))])));
+    assert_eq!(
+        report.findings.iter().filter(|f| f.rule.code == "RM001").count(),
+        5000
+    );
+}

@@ -12,7 +12,7 @@ use remora_startup::view::{Kind, PodView};
 use serde_json::{Map, Value, json};
 
 /// Keys a pod may have, so that nonsense is found where the model looks.
-const KEYS: [&str; 26] = [
+const KEYS: [&str; 33] = [
     "spec",
     "metadata",
     "containers",
@@ -39,6 +39,13 @@ const KEYS: [&str; 26] = [
     "annotations",
     "template",
     "terminationGracePeriodSeconds",
+    "periodSeconds",
+    "initialDelaySeconds",
+    "failureThreshold",
+    "timeoutSeconds",
+    "seconds",
+    "activeDeadlineSeconds",
+    "name",
 ];
 
 fn nonsense() -> impl Strategy<Value = Value> {
@@ -59,6 +66,8 @@ fn nonsense() -> impl Strategy<Value = Value> {
         Just(Value::Null),
         any::<bool>().prop_map(Value::from),
         any::<i64>().prop_map(Value::from),
+        any::<u64>().prop_map(Value::from),
+        (0u64..5).prop_map(Value::from),
         any::<f64>().prop_map(Value::from),
         word.prop_map(Value::from),
     ];

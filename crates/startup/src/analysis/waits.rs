@@ -3,7 +3,7 @@
 //! Nodes are things that have to happen, edges say that one waits for another and why. A cycle is a deadlock: the
 //! pod hangs, or only gets on because something in the cycle fails.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, VecDeque};
 
 use super::dialled::{self, Path, ProbeReport};
 use super::{ActorReport, Reach};
@@ -120,21 +120,23 @@ pub(super) fn cycles(
     }
     .build();
     let from = by_origin(&graph);
+    let mut ways: BTreeMap<Node, BTreeMap<Node, usize>> = BTreeMap::new();
     let mut out: Vec<Cycle> = Vec::new();
-    for (index, edge) in graph.iter().enumerate() {
+    for edge in &graph {
         // A cycle is reported where it hurts: at the wait that the mesh brings in.
         if !matches!(edge.to, Node::ProxyUp | Node::Address) && !is_agent_wait(edge, setup) {
             continue;
         }
-        if out.len() >= MOST {
-            break;
+        if out.len() >= MOST || out.iter().any(|c| c.edges.contains(edge)) {
+            continue;
         }
-        if let Some(edges) = path_back(&graph, &from, index) {
+        let ways = ways
+            .entry(edge.to)
+            .or_insert_with(|| ways_from(&graph, &from, edge.to));
+        if let Some(back) = way_back(&graph, ways, edge) {
+            let edges: Vec<Edge> = std::iter::once(edge.clone()).chain(back).collect();
             let certain = edges.iter().all(|e| e.certain);
-            let known = out.iter().any(|c| edges.iter().all(|e| c.edges.contains(e)));
-            if !known {
-                out.push(Cycle { edges, certain });
-            }
+            out.push(Cycle { edges, certain });
         }
     }
     out
@@ -153,32 +155,33 @@ fn is_agent_wait(edge: &Edge, setup: &Setup) -> bool {
         && setup.proxy.is_some_and(|p| edge.to == Node::Start(p))
 }
 
-/// The shortest way from the end of an edge back to its beginning, with the edge in front.
-fn path_back(graph: &[Edge], from: &BTreeMap<Node, Vec<usize>>, first: usize) -> Option<Vec<Edge>> {
-    let goal = graph[first].from;
-    let mut reached: Vec<(usize, Option<usize>)> = vec![(first, None)];
-    let mut seen = BTreeSet::from([graph[first].to]);
-    let mut next = 0;
-    while next < reached.len() {
-        let at = graph[reached[next].0].to;
-        if at == goal {
-            let mut path = Vec::new();
-            let mut step = Some(next);
-            while let Some(index) = step {
-                path.push(graph[reached[index].0].clone());
-                step = reached[index].1;
-            }
-            path.reverse();
-            return Some(path);
-        }
+/// For every node that can be reached from one, the last edge of a shortest way to it.
+fn ways_from(graph: &[Edge], from: &BTreeMap<Node, Vec<usize>>, start: Node) -> BTreeMap<Node, usize> {
+    let mut last = BTreeMap::new();
+    let mut queue = VecDeque::from([start]);
+    while let Some(at) = queue.pop_front() {
         for &index in from.get(&at).into_iter().flatten() {
-            if seen.insert(graph[index].to) {
-                reached.push((index, Some(next)));
+            let to = graph[index].to;
+            if to != start && !last.contains_key(&to) {
+                last.insert(to, index);
+                queue.push_back(to);
             }
         }
-        next += 1;
     }
-    None
+    last
+}
+
+/// The way from the end of an edge back to its beginning.
+fn way_back(graph: &[Edge], ways: &BTreeMap<Node, usize>, edge: &Edge) -> Option<Vec<Edge>> {
+    let mut back = Vec::new();
+    let mut at = edge.from;
+    while at != edge.to {
+        let last = &graph[*ways.get(&at)?];
+        back.push(last.clone());
+        at = last.from;
+    }
+    back.reverse();
+    Some(back)
 }
 
 struct Graph<'a> {

@@ -58,6 +58,10 @@ pub fn apply(fix: &Fix, document: &mut Value) -> Result<(), ApplyError> {
             Ok(())
         }
         Change::ClearUser(name) => clear_user(document, &view, name),
+        Change::MakeStay(mesh) => {
+            container(document, root, mesh.proxy)?.insert("restartPolicy".to_owned(), json!("Always"));
+            Ok(())
+        }
         Change::GateProxy(mesh) => gate(document, root, mesh),
         Change::StartupLikeLiveness(name) => startup_like_liveness(document, root, name),
         Change::DropProbe(name, kind) => {

@@ -31,6 +31,8 @@ pub enum Change {
     RunAs(String, i64),
     /// Drop the user and group of a container.
     ClearUser(String),
+    /// Let the proxy stay: `restartPolicy: Always` on an init container.
+    MakeStay(&'static Mesh),
     /// Give the proxy a startup probe.
     GateProxy(&'static Mesh),
     /// Give a container a startup probe like its liveness probe.

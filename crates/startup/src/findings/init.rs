@@ -21,6 +21,7 @@ pub(super) fn find(found: &mut Found<'_>) {
         plaintext(found, slot);
         breaks_connections(found, slot);
     }
+    proxy_that_ends(found);
     open_gate(found);
     slow_gate(found);
 }
@@ -256,6 +257,41 @@ fn breaks_connections(found: &mut Found<'_>, slot: Slot) {
     let (severity, slot) = (Severity::Warning, Some(slot));
     found.add(Case {
         code: "RM019",
+        severity,
+        slot,
+        field: String::new(),
+        cause,
+        consequence,
+        cycle: None,
+        fixes,
+    });
+}
+
+/// RM023: a native proxy that lost what makes it one.
+fn proxy_that_ends(found: &mut Found<'_>) {
+    let analysis = found.analysis;
+    let Some(proxy) = analysis
+        .setup
+        .proxy
+        .filter(|p| analysis.view.containers[*p].kind == Kind::Init)
+    else {
+        return;
+    };
+    let name = analysis.setup.mesh.proxy;
+    let cause = format!("{name} is an init container without `restartPolicy: Always`");
+    let consequence =
+        "the API refuses its probes and hooks; without them the pod waits in Init for its end, which \
+                       never comes"
+            .to_owned();
+    let title = format!("give {name} `restartPolicy: Always`");
+    let fixes = vec![Fix::new(
+        Change::MakeStay(analysis.setup.mesh),
+        title,
+        "needs Kubernetes 1.29 or later",
+    )];
+    let (severity, slot) = (Severity::Error, Some(proxy));
+    found.add(Case {
+        code: "RM023",
         severity,
         slot,
         field: String::new(),

@@ -2,7 +2,7 @@
 
 use super::Rule;
 
-pub(super) static PAGES: [Rule; 11] = [
+pub(super) static PAGES: [Rule; 12] = [
     Rule {
         code: "RM012",
         title: "sidecar outlives the proxy",
@@ -105,5 +105,14 @@ pub(super) static PAGES: [Rule; 11] = [
         why: "Pods on the node's network and pods with interception switched off keep their traffic.",
         seen: "Everything works, outside the mesh.",
         remedy: "Nothing, if that is intended; otherwise drop the setting.",
+    },
+    Rule {
+        code: "RM023",
+        title: "native proxy that lost its restart policy",
+        what: "The proxy is an init container, and nothing says that it stays.",
+        why: "An init container is a native sidecar only with `restartPolicy: Always`. Webhooks and tools with \
+               an older client library drop the field when they write the pod again.",
+        seen: "The API refuses the pod (`livenessProbe: Forbidden`…), or it stays in `Init:0/1` for ever.",
+        remedy: "Set `restartPolicy: Always` again, and bring the tool that dropped it up to date.",
     },
 ];

@@ -145,14 +145,15 @@ impl Worker {
         let ticked = self.next_tick <= now;
         if ticked {
             let behind = now - self.next_tick;
-            self.next_tick += (behind / period + 1) * period;
+            let step = (behind / period + 1).saturating_mul(period);
+            self.next_tick = self.next_tick.saturating_add(step);
         }
         if self.in_flight {
             self.pending |= ticked;
             return false;
         }
         if self.pending && !ticked {
-            self.next_tick = now + period;
+            self.next_tick = now.saturating_add(period);
         }
         std::mem::take(&mut self.pending) || ticked
     }
