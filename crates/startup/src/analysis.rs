@@ -5,7 +5,8 @@
 //! the outcome depends on that it says so (`Racing`).
 //!
 //! [`Analysis::spans`] tells for every process and every stage of the pod's life what a connection meets;
-//! [`Analysis::probes`] how the kubelet's own connections fare; [`Analysis::cycles`] which waits never end.
+//! [`Analysis::probes`] how the kubelet's own connections fare; [`Analysis::cycles`] which waits never end;
+//! [`Analysis::steps`] the steps of a life with their bounds.
 
 use crate::kubelet::Millis;
 use crate::mesh::{Mode, Setup};
@@ -16,11 +17,13 @@ use crate::view::{PodView, Slot};
 
 mod dialled;
 mod reach;
+mod steps;
 mod stop;
 mod waits;
 mod words;
 
 pub use dialled::{Path, ProbeReport, Strict, Verdict};
+pub use steps::{Step, Timed};
 pub use waits::{Cycle, Edge, Node};
 
 /// What a connection meets.
@@ -77,6 +80,10 @@ pub enum Anchor {
     Started(Slot),
     /// This container has ended.
     Ended(Slot),
+    /// This container's postStart hook has ended.
+    HookEnded(Slot),
+    /// This container's startup probe has succeeded.
+    ProbeSucceeded(Slot),
     /// The proxy takes traffic.
     ProxyUp,
     /// The proxy is gone.

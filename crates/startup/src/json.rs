@@ -30,10 +30,20 @@ pub fn report(report: &Report) -> Value {
         "completion": completion.as_str(),
         "addressBeforeHooks": address_before_hooks,
         "containers": containers(view),
+        "steps": steps(&report.analysis),
         "processes": actors.iter().map(|a| process(view, a)).collect::<Vec<_>>(),
         "deadlocks": cycles.iter().map(|c| cycle(view, c)).collect::<Vec<_>>(),
         "findings": report.findings.iter().map(|f| finding(view, f)).collect::<Vec<_>>(),
     })
+}
+
+fn steps(analysis: &Analysis) -> Vec<Value> {
+    let view = &analysis.view;
+    let steps = analysis.steps(&crate::kubelet::Config::default());
+    steps
+        .iter()
+        .map(|t| json!({"step": t.step.describe(view), "when": t.when.describe(view)}))
+        .collect()
 }
 
 fn containers(view: &PodView) -> Vec<Value> {

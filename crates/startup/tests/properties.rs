@@ -3,12 +3,12 @@
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
-use remora_startup::analysis::{Analysis, Reach};
+use remora_startup::analysis::{Analysis, Anchor, Reach, Step};
 use remora_startup::findings::{Options, Severity, check, fix};
 use remora_startup::mesh::Mode;
 use remora_startup::network::NetState;
-use remora_startup::sim::{Part, Scenario, What, simulate};
-use remora_startup::view::{Kind, PodView};
+use remora_startup::sim::{Actor, ActorRef, Part, Scenario, What, simulate};
+use remora_startup::view::{Hook, Kind, PodView, Slot};
 use serde_json::{Map, Value, json};
 
 /// Keys a pod may have, so that nonsense is found where the model looks.
@@ -287,6 +287,47 @@ proptest! {
                     allowed(&span.reach, &letter(first)),
                     "{} first sees {}, not {:?}", trace.name(&scenario, lane.who), first.as_str(), span.reach
                 );
+            }
+        }
+    }
+
+    #[test]
+    fn the_simulation_keeps_to_the_bounds_of_the_steps(document in pod(), old in any::<bool>()) {
+        let analysis = Analysis::new(PodView::read(&document), None);
+        let mut scenario = Scenario::life(&analysis);
+        scenario.kubelet.relist_on_demand = !old;
+        let trace = simulate(&scenario);
+        let first = |wanted: &dyn Fn(&What) -> bool| trace.entries.iter().find(|e| wanted(&e.what)).map(|e| e.at);
+        let main = |w: &ActorRef, slot: Slot| w.instance == 1 && w.actor == Actor::main(slot);
+        let of = |anchor: Anchor| match anchor {
+            Anchor::Sandbox => first(&|w| *w == What::SandboxReady),
+            Anchor::Captured => first(&|w| matches!(w, What::Captured(_))),
+            Anchor::Started(slot) => first(&|w| matches!(w, What::Started(who) if main(who, slot))),
+            // Only an end that went well lets the next one start.
+            Anchor::Ended(slot) => first(&|w| matches!(w, What::Exited(who, 0, _) if who.actor == Actor::main(slot))),
+            Anchor::Deleted => first(&|w| *w == What::DeleteRequested),
+            _ => None,
+        };
+        for timed in analysis.steps(&scenario.kubelet) {
+            let at = match timed.step {
+                Step::Start(slot) => of(Anchor::Started(slot)),
+                Step::Captured => of(Anchor::Captured),
+                Step::PreStop(slot) => {
+                    let part = Part::Hook(Hook::PreStop);
+                    let deleted = of(Anchor::Deleted);
+                    let at = trace.entries.iter().filter(|e| Some(e.at) >= deleted && deleted.is_some());
+                    at.filter(|e| matches!(&e.what, What::Started(w) if w.actor == Actor { slot, part })).map(|e| e.at).next()
+                }
+                _ => None,
+            };
+            let (Some(at), Some(after)) = (at, of(timed.when.after)) else { continue };
+            // A pass that was under way when the pod was deleted, or a restart, may lie between.
+            let troubled = matches!(timed.step, Step::PreStop(_))
+                || trace.entries.iter().any(|e| e.at < at && matches!(e.what, What::Recorded(_, "BackOff" | "Killing")));
+            let since = at.checked_sub(after);
+            prop_assert!(since.is_some_and(|s| s >= timed.when.earliest), "{timed:?} at {at} after {after}");
+            if !troubled {
+                prop_assert!(since.zip(timed.when.latest).is_none_or(|(s, l)| s <= l), "{timed:?} at {at} after {after}");
             }
         }
     }

@@ -1,6 +1,6 @@
 //! The analysis in words.
 
-use super::{Anchor, Bound, Caveat, Completion, Cycle, Stage};
+use super::{Anchor, Bound, Caveat, Completion, Cycle, Stage, Step};
 use crate::kubelet::Millis;
 use crate::view::PodView;
 
@@ -41,6 +41,8 @@ impl Anchor {
             Self::Captured => "traffic is captured".to_owned(),
             Self::Started(slot) => format!("{} starts", name(slot)),
             Self::Ended(slot) => format!("{} ends", name(slot)),
+            Self::HookEnded(slot) => format!("the postStart hook of {} ends", name(slot)),
+            Self::ProbeSucceeded(slot) => format!("the startup probe of {} succeeds", name(slot)),
             Self::ProxyUp => "the proxy is ready".to_owned(),
             Self::ProxyGone => "the proxy is gone".to_owned(),
             Self::Deleted => "the pod is deleted".to_owned(),
@@ -101,5 +103,27 @@ impl Cycle {
             )
         };
         self.edges.iter().map(line).collect()
+    }
+}
+
+impl Step {
+    /// In words.
+    pub fn describe(self, view: &PodView) -> String {
+        let name = |slot| {
+            view.containers
+                .get(slot)
+                .map_or("?", |c: &crate::view::Container| c.name.as_str())
+        };
+        match self {
+            Self::Sandbox => "the sandbox is made".to_owned(),
+            Self::Captured => "traffic is captured".to_owned(),
+            Self::Start(slot) => format!("{} is started", name(slot)),
+            Self::Address => "the API shows the pod's address".to_owned(),
+            Self::Probe(slot, kind) => format!("the first {} of {}", kind.field(), name(slot)),
+            Self::ProxyUp => "the proxy is ready".to_owned(),
+            Self::PreStop(slot) => format!("the preStop hook of {} begins", name(slot)),
+            Self::Signal(slot) => format!("{} gets the stop signal", name(slot)),
+            Self::Kill(slot) => format!("{} is killed if it still runs", name(slot)),
+        }
     }
 }
