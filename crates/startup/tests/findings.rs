@@ -497,3 +497,42 @@ fn a_pod_of_absurd_size_is_checked_in_time() {
         5000
     );
 }
+
+#[test]
+fn a_gateway_takes_its_traffic_itself() {
+    let gateway = proxy(&json!({"args": ["proxy", "router", "--domain", "x"]}));
+    let report = checked(&pod(&json!([]), &json!([gateway])));
+    assert_eq!(report.analysis.setup.mode, Mode::None);
+    assert_eq!(codes(&report), ["RM022"]);
+}
+
+#[test]
+fn a_proxy_to_be_filled_in_is_no_proxy_yet() {
+    let placeholder = json!({"name": "istio-proxy", "image": "auto", "securityContext": {"runAsUser": 1000}});
+    let document = pod(&json!([]), &json!([app(), placeholder]));
+    assert_eq!(checked(&document).analysis.setup.mode, Mode::None);
+    let options = Options {
+        mode: Some(Mode::Native),
+        ..Options::default()
+    };
+    let report = check(&document, &options);
+    assert_eq!(report.analysis.setup.mode, Mode::Native);
+    assert_eq!(
+        report
+            .analysis
+            .view
+            .containers
+            .iter()
+            .filter(|c| c.name == "istio-proxy")
+            .count(),
+        1
+    );
+}
+
+#[test]
+fn the_user_the_rules_leave_alone_is_read_from_their_arguments() {
+    let init = json!({"name": "istio-init", "args": ["istio-iptables", "-u", "4321", "-g", "4321"]});
+    let fetch = json!({"name": "fetch", "command": ["curl", "http://config:8080/"], "securityContext": {"runAsUser": 4321}});
+    let report = checked(&pod(&json!([init, fetch]), &json!([app(), proxy(&json!({}))])));
+    assert!(find(&report, "RM001", "fetch").is_none());
+}

@@ -65,12 +65,22 @@ fn read_arguments(rules: &mut Capture, words: &[String]) {
             "-i" | "--istio-service-cidr" if rules.include_ranges.is_none() => {
                 rules.include_ranges = listed(value).map(|text| ranges(Some(text)));
             }
+            "-u" | "--proxy-uid" => replace(&mut rules.uids, value),
+            "-g" | "--proxy-gid" => replace(&mut rules.gids, value),
             "--redirect-dns" | "--capture-all-dns" => rules.dns = true,
             _ => {}
         }
     }
     rules.exclude_ports.sort_unstable();
     rules.exclude_ports.dedup();
+}
+
+/// A list of users or groups, when there is one.
+fn replace(list: &mut Vec<i64>, value: Option<String>) {
+    let given: Vec<i64> = words(value).iter().filter_map(|w| w.parse().ok()).collect();
+    if !given.is_empty() {
+        *list = given;
+    }
 }
 
 fn captures_dns(proxy: &Container) -> bool {

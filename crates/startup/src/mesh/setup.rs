@@ -52,7 +52,7 @@ pub struct Setup {
 impl Setup {
     /// Reads the mesh from a pod as it stands.
     pub fn detect(view: &PodView) -> Self {
-        let found = MESHES.iter().find_map(|m| Some((*m, view.slot(m.proxy)?)));
+        let found = MESHES.iter().find_map(|m| Some((*m, real_proxy(view, m)?)));
         match found {
             Some((mesh, proxy)) => Self::with_proxy(view, mesh, proxy),
             None if is_ambient(view) => Self::ambient(view),
@@ -66,11 +66,12 @@ impl Setup {
         let Some(mode) = mode else {
             return Self::detect(view);
         };
-        let meshed = MESHES.iter().any(|m| view.slot(m.proxy).is_some());
+        let meshed = MESHES.iter().any(|m| real_proxy(view, m).is_some());
         if mode == Mode::Ambient {
             return Self::ambient(view);
         }
         if !meshed && mode != Mode::None {
+            view.containers.retain(|c| !is_placeholder(c));
             super::assume::add_mesh(view, &ISTIO, mode);
         }
         let mut setup = Self::detect(view);
@@ -129,7 +130,7 @@ impl Setup {
         let by = view
             .init_slots()
             .find(|s| mesh.capture.contains(&view.containers[*s].name.as_str()));
-        let exempt = exempt(view);
+        let exempt = exempt(view, container);
         let capture_at = match (exempt, by) {
             (Some(_), _) => CapturePoint::Never,
             (None, Some(slot)) => CapturePoint::Container(slot),
@@ -190,12 +191,32 @@ fn is_ambient(view: &PodView) -> bool {
         || view.annotation("ambient.istio.io/redirection") == Some("enabled")
 }
 
-fn exempt(view: &PodView) -> Option<&'static str> {
+fn exempt(view: &PodView, proxy: &Container) -> Option<&'static str> {
     if view.host_network {
         return Some("the pod shares the network of its node");
     }
-    (view.annotation("sidecar.istio.io/interceptionMode") == Some("NONE"))
-        .then_some("interceptionMode is NONE")
+    if view.annotation("sidecar.istio.io/interceptionMode") == Some("NONE") {
+        return Some("interceptionMode is NONE");
+    }
+    // istio: `proxy sidecar` is captured, `proxy router` is a gateway and takes its traffic itself.
+    let role = proxy
+        .command
+        .iter()
+        .skip_while(|w| *w != "proxy")
+        .nth(1)
+        .map(String::as_str);
+    matches!(role, Some("router" | "waypoint" | "ztunnel")).then_some("the proxy is a gateway")
+}
+
+/// The proxy's container, unless it is only there to be filled in by an injector.
+fn real_proxy(view: &PodView, mesh: &Mesh) -> Option<Slot> {
+    view.slot(mesh.proxy)
+        .filter(|s| !is_placeholder(&view.containers[*s]))
+}
+
+// istio: a user may list the proxy with the image `auto` to change what the injector writes.
+fn is_placeholder(container: &Container) -> bool {
+    container.image == "auto" && MESHES.iter().any(|m| m.proxy == container.name)
 }
 
 /// A gate counts only where the kubelet honours it: a startup probe on a native sidecar; a hook that waits on
