@@ -17,6 +17,7 @@ mod init;
 mod mains;
 mod pages;
 mod pages_more;
+mod pod;
 mod probes;
 mod repair;
 mod stop;
@@ -134,6 +135,7 @@ pub fn check_view(view: PodView, options: &Options) -> Report {
     };
     init::find(&mut found);
     mains::find(&mut found);
+    pod::find(&mut found);
     probes::find(&mut found);
     stop::find(&mut found);
     let mut findings = found.findings;
@@ -167,7 +169,11 @@ impl Found<'_> {
         let root = &self.analysis.view.root;
         // A container that was only thought in has no place in the document; the pod's own has to do.
         let base = container.map(|c| c.path.as_str()).filter(|p| !p.is_empty());
-        let path = base.map_or_else(|| format!("{root}/spec"), |p| format!("{p}{}", case.field));
+        let path = match (base, case.slot) {
+            (Some(base), _) => format!("{base}{}", case.field),
+            (None, None) => format!("{root}{}", case.field),
+            (None, Some(_)) => format!("{root}/spec"),
+        };
         self.findings.push(Finding {
             rule,
             severity: case.severity,

@@ -536,3 +536,20 @@ fn the_user_the_rules_leave_alone_is_read_from_their_arguments() {
     let report = checked(&pod(&json!([init, fetch]), &json!([app(), proxy(&json!({}))])));
     assert!(find(&report, "RM001", "fetch").is_none());
 }
+
+#[test]
+fn a_pod_that_is_not_injected_yet_is_not_called_clean() {
+    let mut document = pod(&json!([downloading_agent()]), &json!([app()]));
+    document["metadata"]["labels"] = json!({"sidecar.istio.io/inject": "true"});
+    let report = checked(&document);
+    let finding = find(&report, "RM024", "").expect("found");
+    assert_eq!(
+        (finding.severity, finding.path.as_str()),
+        (Severity::Note, "/metadata/labels")
+    );
+    let options = Options {
+        mode: Some(Mode::Cni),
+        ..Options::default()
+    };
+    assert!(find(&check(&document, &options), "RM024", "").is_none());
+}

@@ -2,7 +2,7 @@
 
 use super::fixes::{Change, Fix, Shop};
 use super::{Case, Found, Severity};
-use crate::analysis::{Caveat, Cycle, Node, Path, Reach, Stage};
+use crate::analysis::{Cycle, Node, Path, Reach, Stage};
 use crate::network::Exempt;
 use crate::sim::{Actor, Part};
 use crate::view::{Handler, Hook, Kind, Slot};
@@ -20,9 +20,6 @@ pub(super) fn find(found: &mut Found<'_>) {
         }
     }
     hidden_address(found);
-    hold_gives_up(found);
-    instrumented_proxy(found);
-    not_captured(found);
 }
 
 fn shop<'a>(found: &Found<'a>) -> Shop<'a> {
@@ -270,112 +267,5 @@ fn bypasses(found: &mut Found<'_>, slot: Slot) {
         consequence,
         cycle: None,
         fixes,
-    });
-}
-
-/// RM018: hold is a delay.
-fn hold_gives_up(found: &mut Found<'_>) {
-    let analysis = found.analysis;
-    let gives_up = analysis.actors.iter().any(|a| {
-        a.spans
-            .iter()
-            .any(|s| matches!(s.caveat, Some(Caveat::HoldGivesUp(_) | Caveat::HookLostOnRestart)))
-    });
-    let (Some(proxy), true) = (analysis.setup.proxy, gives_up) else {
-        return;
-    };
-    let name = analysis.setup.mesh.proxy;
-    let cause = format!("only a postStart hook of {name} keeps the others back");
-    let consequence = format!(
-        "when the hook gives up after {} s, when {name} crashes, or when the kubelet restarts meanwhile, the others \
-         start without a proxy and are refused",
-        analysis.setup.mesh.wait_seconds
-    );
-    let gate = analysis.setup.mode.is_native().then(|| {
-        let title = format!("give {name} a startup probe");
-        Fix::new(
-            Change::GateProxy(analysis.setup.mesh),
-            title,
-            "starts are up to a second slower",
-        )
-    });
-    let fixes = shop(found).native().into_iter().chain(gate).collect();
-    let field = "/lifecycle/postStart".to_owned();
-    let (severity, slot) = (Severity::Note, Some(proxy));
-    found.add(Case {
-        code: "RM018",
-        severity,
-        slot,
-        field,
-        cause,
-        consequence,
-        cycle: None,
-        fixes,
-    });
-}
-
-/// RM020: the OpenTelemetry operator took the proxy for the application.
-fn instrumented_proxy(found: &mut Found<'_>) {
-    let analysis = found.analysis;
-    let Some(proxy) = analysis.setup.proxy else { return };
-    let container = &analysis.view.containers[proxy];
-    if !container
-        .mounts
-        .iter()
-        .any(|m| m.starts_with("opentelemetry-auto-instrumentation"))
-    {
-        return;
-    }
-    let app = analysis
-        .view
-        .main_slots()
-        .find(|s| *s != proxy)
-        .map(|s| found.name(s).to_owned());
-    let cause = format!(
-        "the instrumentation was put into {}, the first container it found",
-        container.name
-    );
-    let consequence =
-        "the application sends no telemetry, and the proxy loads an agent it does not need".to_owned();
-    let fix = app.map(|name| {
-        let title = format!("name {name} as the container to instrument");
-        Fix::new(
-            Change::Instrument(name),
-            title,
-            "takes effect when the pod is created again",
-        )
-    });
-    let field = "/volumeMounts".to_owned();
-    let (severity, slot, fixes) = (Severity::Warning, Some(proxy), fix.into_iter().collect());
-    found.add(Case {
-        code: "RM020",
-        severity,
-        slot,
-        field,
-        cause,
-        consequence,
-        cycle: None,
-        fixes,
-    });
-}
-
-/// RM022: a proxy without traffic.
-fn not_captured(found: &mut Found<'_>) {
-    let setup = &found.analysis.setup;
-    let (Some(why), Some(proxy)) = (setup.exempt, setup.proxy) else {
-        return;
-    };
-    let cause = format!("{} is there, but nothing is captured: {why}", setup.mesh.proxy);
-    let consequence = "all traffic passes by the mesh".to_owned();
-    let (severity, slot) = (Severity::Note, Some(proxy));
-    found.add(Case {
-        code: "RM022",
-        severity,
-        slot,
-        field: String::new(),
-        cause,
-        consequence,
-        cycle: None,
-        fixes: Vec::new(),
     });
 }

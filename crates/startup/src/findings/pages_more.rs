@@ -2,7 +2,7 @@
 
 use super::Rule;
 
-pub(super) static PAGES: [Rule; 12] = [
+pub(super) static PAGES: [Rule; 13] = [
     Rule {
         code: "RM012",
         title: "sidecar outlives the proxy",
@@ -114,5 +114,14 @@ pub(super) static PAGES: [Rule; 12] = [
                an older client library drop the field when they write the pod again.",
         seen: "The API refuses the pod (`livenessProbe: Forbidden`…), or it stays in `Init:0/1` for ever.",
         remedy: "Set `restartPolicy: Always` again, and bring the tool that dropped it up to date.",
+    },
+    Rule {
+        code: "RM024",
+        title: "not injected yet",
+        what: "The pod asks to be in a mesh, and the document is the one before injection.",
+        why: "Injection happens when the pod is created. Until then the document has neither proxy nor rules, \
+               and nothing that follows from them can be found in it.",
+        seen: "Nothing; the check is silent about the mesh.",
+        remedy: "Check with `--inject`, or name the mode with `--mode`.",
     },
 ];

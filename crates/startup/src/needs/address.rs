@@ -49,6 +49,9 @@ const SCHEMES: [(&str, u16); 12] = [
     ("ldap", 389),
 ];
 
+/// Small port numbers that are believed without a scheme.
+const KNOWN: [u16; 8] = [22, 25, 53, 80, 88, 389, 443, 587];
+
 /// All destinations outside the pod that environment and arguments name.
 pub(super) fn of_container(container: &Container) -> Vec<Destination> {
     let mut out = of_words(&container.command);
@@ -112,8 +115,8 @@ fn one(word: &str) -> Option<(String, Option<u16>)> {
         return (is_host(host) && !is_local(host)).then(|| (host.to_owned(), Some(port.unwrap_or(default))));
     }
     let (host, port) = split_port(word);
-    // A bare `name:1234` is an address only when the port can be one and the name is no image tag or drive.
-    let port = port.filter(|p| *p > 1)?;
+    // A bare `name:1234` is an address; `retries:100` is not, so small numbers have to be ports everybody knows.
+    let port = port.filter(|p| *p >= 1024 || KNOWN.contains(p))?;
     let named = host.contains(|c: char| c.is_ascii_alphabetic()) || host.parse::<IpAddr>().is_ok();
     (named && is_host(host) && !is_local(host)).then(|| (host.to_owned(), Some(port)))
 }
@@ -136,4 +139,53 @@ fn is_host(text: &str) -> bool {
                 .bytes()
                 .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_'))
                 && bare.starts_with(|c: char| c.is_ascii_alphanumeric()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::in_text;
+
+    fn found(text: &str) -> Vec<String> {
+        in_text(text)
+            .into_iter()
+            .map(|(h, p)| format!("{h}:{}", p.unwrap_or_default()))
+            .collect()
+    }
+
+    #[test]
+    fn addresses_are_found_where_people_write_them() {
+        for (text, expected) in [
+            ("http://collector:4318/v1/traces", "collector:4318"),
+            ("https://vault.vault.svc", "vault.vault.svc:443"),
+            ("postgres://user:secret@db.prod/app?sslmode=off", "db.prod:5432"),
+            ("--upstream=10.1.2.3:9000", "10.1.2.3:9000"),
+            ("until nc -z redis:6379; do sleep 1; done", "redis:6379"),
+            ("tcp(mysql:3306)/db", "mysql:3306"),
+            ("http://[fd00::1]:8080/", "[fd00::1]:8080"),
+        ] {
+            assert_eq!(found(text), [expected], "{text}");
+        }
+    }
+
+    #[test]
+    fn what_only_looks_like_an_address_is_left_alone() {
+        for text in [
+            "localhost:8080",
+            "127.0.0.1:5432",
+            ":9090",
+            "0.0.0.0:80",
+            "http://localhost/",
+            "chown 1000:1000 /data",
+            "nginx:1.25",
+            "retries:100",
+            "12:30",
+            "C:1234\\x",
+            "file:///etc/passwd",
+            "unix:///var/run/x.sock",
+            "a:b:c",
+            "://:",
+        ] {
+            assert_eq!(found(text), Vec::<String>::new(), "{text}");
+        }
+    }
 }
