@@ -118,13 +118,12 @@ fn merge_lists(field: &str, old: Vec<Value>, new: Vec<Value>) -> Value {
         .collect();
     let mut joined = Vec::with_capacity(new.len());
     for item in new {
-        let position = match identity(field, &item) {
-            Some(key) => keys.iter().position(|other| other.as_ref() == Some(&key)),
+        let position = if let Some(key) = identity(field, &item) {
+            keys.iter().position(|other| other.as_ref() == Some(&key))
+        } else {
             // Without an identity (an invalid item) only an equal one is the same; nulls are gone once merged.
-            None => {
-                let merged = merge_field("", Value::Null, item.clone());
-                slots.iter().position(|slot| slot.as_ref() == Some(&merged))
-            }
+            let merged = merge_field("", Value::Null, item.clone());
+            slots.iter().position(|slot| slot.as_ref() == Some(&merged))
         };
         let before = position.and_then(|p| slots.get_mut(p)).and_then(Option::take);
         if item.get("$patch").and_then(Value::as_str) == Some("delete") {
