@@ -50,47 +50,45 @@ fn merge_maps(mut old: Map<String, Value>, new: Map<String, Value>) -> Map<Strin
 }
 
 /// What makes two items of a list the same item.
+enum Identity {
+    /// The same text in this field.
+    Field(&'static str),
+    /// The same port number and protocol.
+    Port,
+}
+
+/// How the items of a list are told apart; none for lists that are replaced as a whole.
 ///
 /// k8s: the merge keys of the pod API. Ports merge by number *and* protocol: by number alone, as the API
 /// declares it, 53/TCP and 53/UDP would swallow each other.
-fn identity(field: &str, item: &Value) -> Option<String> {
-    let text = |key: &str| item.get(key).and_then(Value::as_str).map(str::to_owned);
-    match field {
+fn identity(list: &str) -> Option<Identity> {
+    match list {
         "containers"
         | "initContainers"
         | "ephemeralContainers"
         | "volumes"
         | "imagePullSecrets"
         | "env"
-        | "resourceClaims" => text("name"),
-        "volumeMounts" => text("mountPath"),
-        "volumeDevices" => text("devicePath"),
-        "hostAliases" => text("ip"),
-        "ports" => {
-            let number = item.get("containerPort")?.as_i64()?;
-            let protocol = item.get("protocol").and_then(Value::as_str).unwrap_or("TCP");
-            Some(format!("{number}/{protocol}"))
-        }
+        | "resourceClaims" => Some(Identity::Field("name")),
+        "volumeMounts" => Some(Identity::Field("mountPath")),
+        "volumeDevices" => Some(Identity::Field("devicePath")),
+        "hostAliases" => Some(Identity::Field("ip")),
+        "ports" => Some(Identity::Port),
         _ => None,
     }
 }
 
-/// True for lists that merge item by item.
-fn is_keyed(field: &str) -> bool {
-    matches!(
-        field,
-        "containers"
-            | "initContainers"
-            | "ephemeralContainers"
-            | "volumes"
-            | "imagePullSecrets"
-            | "env"
-            | "resourceClaims"
-            | "volumeMounts"
-            | "volumeDevices"
-            | "hostAliases"
-            | "ports"
-    )
+impl Identity {
+    fn of(&self, item: &Value) -> Option<String> {
+        match self {
+            Self::Field(field) => item.get(field)?.as_str().map(str::to_owned),
+            Self::Port => {
+                let number = item.get("containerPort")?.as_i64()?;
+                let protocol = item.get("protocol").and_then(Value::as_str).unwrap_or("TCP");
+                Some(format!("{number}/{protocol}"))
+            }
+        }
+    }
 }
 
 /// One item of the patch, joined with the original it changes.
@@ -100,10 +98,10 @@ struct Joined {
 }
 
 fn merge_lists(field: &str, old: Vec<Value>, new: Vec<Value>) -> Value {
-    if !is_keyed(field) {
+    let Some(identity) = identity(field) else {
         // An empty patch list changes nothing: templates render "nothing to say" that way.
         return Value::Array(if new.is_empty() { old } else { new });
-    }
+    };
     if new.iter().any(|item| is_bare_directive(item, "replace")) {
         let kept = new
             .into_iter()
@@ -114,11 +112,11 @@ fn merge_lists(field: &str, old: Vec<Value>, new: Vec<Value>) -> Value {
     let mut slots: Vec<Option<Value>> = old.into_iter().map(Some).collect();
     let keys: Vec<Option<String>> = slots
         .iter()
-        .map(|slot| slot.as_ref().and_then(|item| identity(field, item)))
+        .map(|slot| slot.as_ref().and_then(|item| identity.of(item)))
         .collect();
     let mut joined = Vec::with_capacity(new.len());
     for item in new {
-        let position = if let Some(key) = identity(field, &item) {
+        let position = if let Some(key) = identity.of(&item) {
             keys.iter().position(|other| other.as_ref() == Some(&key))
         } else {
             // Without an identity (an invalid item) only an equal one is the same; nulls are gone once merged.
