@@ -4,6 +4,7 @@ use crate::names::{self, annotation};
 use crate::settings::Order;
 use crate::warning::Warning;
 use remora_pod::view;
+use remora_startup::needs;
 use remora_startup::order::{self, Capture, Item, Need, Plan, Problem, ProxyPlace, Role};
 use serde_json::Value;
 
@@ -174,8 +175,24 @@ fn need(pod: &Value, name: &str) -> Need {
         Some("direct") => Need::Direct,
         Some("mesh") => Need::Mesh,
         Some("none") => Need::Nothing,
+        _ if only_touches_files(pod, name) => Need::Nothing,
         _ => Need::Unknown,
     }
+}
+
+/// A command that copies or changes files needs no network, and nobody has to declare that.
+fn only_touches_files(pod: &Value, name: &str) -> bool {
+    let Some(container) = view::container(pod, name) else {
+        return false;
+    };
+    let words = |key: &str| {
+        view::list(container, &[key])
+            .iter()
+            .map(view::scalar)
+            .collect::<Vec<_>>()
+    };
+    let command = [words("command"), words("args")].concat();
+    matches!(needs::of_command(&command), needs::Need::No(_))
 }
 
 fn start_after(pod: &Value, name: &str, list: &str) -> Vec<String> {

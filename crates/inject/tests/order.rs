@@ -156,6 +156,13 @@ fn init_containers_without_network_are_named() {
     }
     let quiet = annotated(&json!({"remora.dev/network.u1": "none", "remora.dev/network.u2": "none"}));
     assert!(inject(&quiet, &mesh(false, &cni())).warnings.is_empty());
+    let mut copies = pod();
+    copies["spec"]["initContainers"] =
+        json!([{"name": "u1", "image": "i", "command": ["cp", "-r", "/a", "/b"]}]);
+    assert!(
+        inject(&copies, &mesh(false, &cni())).warnings.is_empty(),
+        "copying needs no network"
+    );
     let mut exempt = pod();
     exempt["spec"]["securityContext"] = json!({"runAsGroup": 1337});
     assert!(inject(&exempt, &mesh(false, &cni())).warnings.is_empty());
