@@ -144,6 +144,7 @@ pub(crate) fn original_view<'a>(pod: &'a Value, status: Option<&Status>, status_
         view::list_mut(&mut view, &["spec", key]).retain(|c| !status.lists(view::name(c)));
     }
     let overrides = Overrides::stored(pod);
+    let mut added = false;
     for definition in overrides.init_containers.iter().chain(&overrides.containers) {
         let name = view::name(definition);
         if view::container(&view, name).is_none() {
@@ -154,9 +155,12 @@ pub(crate) fn original_view<'a>(pod: &'a Value, status: Option<&Status>, status_
                 "containers"
             };
             view::list_mut(&mut view, &["spec", key]).push(definition.clone());
+            added |= key == "containers";
         }
     }
-    restore_app_order(pod, &mut view);
+    if added {
+        restore_app_order(pod, &mut view);
+    }
     let annotations = view::map_mut(&mut view, &["metadata", "annotations"]);
     annotations.remove(annotation::STATUS);
     if annotations.get("prometheus.io/port").and_then(Value::as_str) == Some(&status_port.to_string()) {
