@@ -127,6 +127,14 @@ pub fn install_nftables(
     Ok(outcome)
 }
 
+/// Flips the switch of the calling thread's namespace, whichever back end put it there.
+pub fn switch(state: State) -> Result<(), InstallError> {
+    match Nftables::open()?.switch(state) {
+        Err(ApplyError::NotInstalled) if iptables::switch(state)? => Ok(()),
+        other => Ok(other?),
+    }
+}
+
 /// Removes everything of ours from the calling thread's namespace, whichever back end put it there.
 pub fn remove(settings: &Settings) -> Result<Outcome, InstallError> {
     let mut nftables = Nftables::open()?;

@@ -5,13 +5,15 @@
 //! their names. Each table is replaced in one step, but the tables of both families one after the other:
 //! that is the best these programs offer, and a reason to prefer nftables.
 
+mod gate;
 mod program;
 mod text;
 
 use crate::install::Outcome;
-use crate::options::{Backend, Settings};
+use crate::options::{Backend, InitialState, Settings};
 use crate::plan::Plan;
 use crate::rule::Family;
+use crate::switch::State;
 use program::Programs;
 pub use program::Variant;
 use std::io;
@@ -94,18 +96,48 @@ pub fn install(backend: Backend, settings: &Settings, plan: &Plan) -> Result<Out
         };
         let saved = programs.save()?;
         let rules = rules.unwrap_or_default();
-        if !settings.force_apply && text::is_installed(&saved, rules) {
+        let switch = switch_for(settings, &saved);
+        if !settings.force_apply && text::is_installed(&saved, rules, switch) {
             continue;
         }
-        programs.restore(&text::replacement(&saved, rules))?;
+        programs.restore(&text::replacement(&saved, rules, switch))?;
         outcome = Outcome::Applied;
     }
     Ok(outcome)
 }
 
+/// The rules are Istio's own as long as nobody asks for a switch; once there is one, it stays.
+fn switch_for(settings: &Settings, saved: &str) -> Option<State> {
+    match settings.state {
+        InitialState::Set(state) => Some(state),
+        InitialState::Keep => gate::state_of(saved),
+    }
+}
+
+/// Flips the switch, family by family; `false` if there is none.
+pub fn switch(state: State) -> Result<bool, IptablesError> {
+    let mut found = false;
+    for family in [Family::V4, Family::V6] {
+        for programs in Programs::present(None, family, None) {
+            if let Some(text) = programs.save().ok().and_then(|saved| gate::flip(&saved, state)) {
+                programs.restore(&text)?;
+                found = true;
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// The state of the switch, if the iptables programs put one in.
+pub fn state() -> Option<State> {
+    let all = Programs::present(None, Family::V4, None);
+    all.iter()
+        .find_map(|programs| gate::state_of(&programs.save().ok()?))
+}
+
 /// The text that would remove everything of ours from what `iptables-save` printed.
 pub fn removal(saved: &str) -> String {
-    text::replacement(saved, &[])
+    text::replacement(saved, &[], None)
 }
 
 /// Whether the legacy programs have been used in this namespace.
@@ -122,7 +154,7 @@ pub fn remove(settings: &Settings) -> Result<(), IptablesError> {
             // A variant whose kernel side is missing has no rules of ours.
             let Ok(saved) = programs.save() else { continue };
             if text::has_remains(&saved) {
-                programs.restore(&text::replacement(&saved, &[]))?;
+                programs.restore(&text::replacement(&saved, &[], None))?;
             }
         }
     }

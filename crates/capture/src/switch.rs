@@ -2,7 +2,11 @@
 //!
 //! The rules are always installed complete. The switch decides what happens at the very point where a
 //! connection would be captured, so exempt traffic (the proxy's own, excluded ports, loopback) never
-//! notices it. Flipping touches new connections only.
+//! notices it. Flipping touches new connections only. With nftables it is one transaction for both families;
+//! the iptables programs need one call per family, and have a switch only where a state was asked for.
+//!
+//! A held TCP connection tries again by itself. A held name query over UDP fails at once with "operation not
+//! permitted", since a packet dropped on its way out is reported to its sender; resolvers try again.
 
 use std::fmt;
 use std::str::FromStr;

@@ -42,8 +42,10 @@ pub(crate) enum Command {
 }
 
 /// Programs whose name on the command line means a command of ours.
-const PROGRAMS: [(&str, &[&str]); 3] = [
+const PROGRAMS: [(&str, &[&str]); 5] = [
     ("kube-inject", &["inject"]),
+    ("istio-iptables", &["istio-iptables"]),
+    ("istio-clean-iptables", &["istio-clean-iptables"]),
     ("istioctl", &[]),
     ("pilot-agent", &[]),
 ];
@@ -105,6 +107,14 @@ mod tests {
         assert_eq!(
             typed(&["istioctl", "kube-inject", "-f", "x"]),
             "remora kube-inject -f x"
+        );
+        assert_eq!(
+            typed(&["/usr/local/bin/istio-iptables", "-p", "1"]),
+            "remora istio-iptables -p 1"
+        );
+        assert_eq!(
+            typed(&["pilot-agent", "istio-iptables", "-p", "1"]),
+            "remora istio-iptables -p 1"
         );
         assert_eq!(typed(&[]), "remora");
     }

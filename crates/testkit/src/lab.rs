@@ -5,6 +5,7 @@ use remora_net::address::{self, Assigned};
 use remora_net::nft::{Batch, ChainSpec, Cmp, Connection, Expression, Hook, Meta};
 use remora_net::{Namespace, link, route};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::time::{Duration, Instant};
 
 /// The addresses at the two ends of a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -203,6 +204,36 @@ fn connect(
             up(name);
         });
     }
+    settled(pod, addresses.pod_v6);
+    settled(other, addresses.peer_v6);
+}
+
+/// Waits until an IPv6 address can be reached: the kernel makes it the host's own some time after it was
+/// added, and what is sent to it before leaves by the default route.
+#[expect(
+    clippy::expect_used,
+    reason = "a test that has no namespaces must fail loudly"
+)]
+fn settled(namespace: &Namespace, address: Ipv6Addr) {
+    const LOCAL: u32 = 255;
+    Actor::root(namespace).run(move || {
+        let mut socket = link::socket().expect("netlink");
+        let end = Instant::now() + Duration::from_secs(30);
+        let own = |route: &route::Route| {
+            route.table == LOCAL && route.destination == Some((IpAddr::V6(address), 128)) && route.local
+        };
+        while !route::routes(&mut socket, route::Family::V6)
+            .expect("routes")
+            .iter()
+            .any(own)
+        {
+            assert!(
+                Instant::now() < end,
+                "{address} did not become an address of its namespace"
+            );
+            std::thread::yield_now();
+        }
+    });
 }
 
 #[expect(

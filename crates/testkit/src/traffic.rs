@@ -22,6 +22,8 @@ pub struct Seen {
     pub stream: Option<TcpStream>,
     /// Who sent it.
     pub from: SocketAddr,
+    /// How sending the answer to a datagram went.
+    pub answered: std::io::Result<usize>,
 }
 
 impl Watch {
@@ -51,16 +53,17 @@ impl Watch {
                 at: name.clone(),
                 stream: Some(stream),
                 from,
+                answered: Ok(0),
             });
         }
         let (name, socket) = self.udp.get(index - self.tcp.len())?;
         let (_, from) = socket.recv_from(&mut [0; 2048]).ok()?;
-        // An answer that cannot be sent is one that does not arrive.
-        let _ = socket.send_to(b"answer", from);
+        let answered = socket.send_to(b"answer", from);
         Some(Seen {
             at: name.clone(),
             stream: None,
             from,
+            answered,
         })
     }
 }

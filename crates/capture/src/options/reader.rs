@@ -23,7 +23,7 @@ impl Reader<'_> {
         }
         let dry_run_file = self.sources.variable("DRY_RUN_FILE_PATH").value;
         let backend = self.backend()?;
-        let state = self.state(backend)?;
+        let state = self.state()?;
         let host_ipv6 = self.host_ipv6()?;
         // Whoever states what the host is like states all of it.
         let host_dns = match self.sources.get("host-dns") {
@@ -298,7 +298,7 @@ impl Reader<'_> {
         }
     }
 
-    fn state(&self, backend: Option<Backend>) -> Result<InitialState, SettingsError> {
+    fn state(&self) -> Result<InitialState, SettingsError> {
         let Some(given) = self.text("state") else {
             return Ok(InitialState::Keep);
         };
@@ -308,10 +308,6 @@ impl Reader<'_> {
                 allowed: "open, hold, closed, on",
             });
         };
-        if !state.captures() && !matches!(backend, None | Some(Backend::Nftables)) {
-            let problem = "the switch needs the nftables back end";
-            return Err(SettingsError::Conflict { given, problem });
-        }
         Ok(InitialState::Set(state))
     }
 

@@ -153,10 +153,6 @@ fn every_bad_value_is_an_error_that_names_it() {
             "contradicts --native-nftables",
         ),
         (
-            &["--backend", "iptables", "--state", "hold"],
-            "the switch needs the nftables back end",
-        ),
-        (
             &["--host-dns", "dns.example"],
             "flag --host-dns: \"dns.example\" is not an IP address",
         ),

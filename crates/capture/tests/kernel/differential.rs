@@ -82,16 +82,7 @@ fn flags(dice: &mut Dice) -> Flags {
         },
     );
     add("-c", dice.pick(&["", "", "net1", "net+"]).into());
-    // With TPROXY a virtual machine's packets are taken by both mechanisms at once, and what comes of that is
-    // an accident of the kernel.
-    add(
-        "-k",
-        if tproxy {
-            String::new()
-        } else {
-            dice.pick(&["", "", "vm0"]).into()
-        },
-    );
+    add("-k", dice.pick(&["", "", "vm0"]).into());
     add("--host-ipv6", dice.pick(&["yes", "yes", "no"]).into());
     match dice.roll(4) {
         0 => flags.extend(["--redirect-dns".into(), "--capture-all-dns".into()]),
@@ -237,6 +228,12 @@ fn predicted(plan: &Plan, probe: &Probe) -> &'static str {
     }
 }
 
+/// With TPROXY the answers to connections that the pod merely passes on are delivered to the pod itself, by
+/// Istio's rules as by ours: such a connection begins as predicted and never completes.
+fn answers_get_lost(plan: &Plan, probe: &Probe) -> bool {
+    plan.route.is_some() && probe.sender == Sender::Vm0 && predicted(plan, probe) == "world"
+}
+
 /// A pod with three links, and everybody who sends.
 struct Surroundings {
     pod: BenchPod,
@@ -350,7 +347,7 @@ fn evaluator_nftables_and_iptables_agree() {
                 .try_install(backend, &given, &env)
                 .unwrap_or_else(|error| panic!("seed {seed}: {error}"));
             surroundings.add_passthrough();
-            for probe in &probes {
+            for probe in probes.iter().filter(|probe| !answers_get_lost(&plan, probe)) {
                 let (predicted, observed) = (predicted(&plan, probe), surroundings.observed(probe));
                 assert_eq!(
                     observed, predicted,

@@ -1,6 +1,6 @@
 //! The switch, while connections are open.
 
-use crate::bench_pod::{BenchPod, PATIENCE, SILENCE};
+use crate::bench_pod::{BenchPod, PATIENCE, SILENCE, backends};
 use remora_capture::install::Outcome;
 use remora_capture::options::Backend;
 use remora_capture::switch::State;
@@ -39,12 +39,20 @@ fn all_alive(open: &mut [Pair], when: &str) {
     }
 }
 
+/// Both modes with every back end.
+fn all() -> impl Iterator<Item = (&'static str, &'static [&'static str], Backend)> {
+    let modes = [("REDIRECT", REDIRECT), ("TPROXY", TPROXY)];
+    modes
+        .into_iter()
+        .flat_map(|(mode, flags)| backends().into_iter().map(move |backend| (mode, flags, backend)))
+}
+
 #[test]
 fn connections_survive_every_flip() {
-    for (mode, flags) in [("REDIRECT", REDIRECT), ("TPROXY", TPROXY)] {
+    for (mode, flags, backend) in all() {
         for ipv6 in [false, true] {
             let pod = BenchPod::new();
-            pod.install(Backend::Nftables, &with_state(flags, "open"));
+            pod.install(backend, &with_state(flags, "open"));
             let mut open = Vec::new();
             let through = |names: (&str, &str)| (names.0.to_owned(), names.1.to_owned());
             for (state, wanted) in [
@@ -70,14 +78,20 @@ fn connections_survive_every_flip() {
 
 #[test]
 fn held_connections_wait_and_then_arrive() {
-    for (flags, after, wanted) in [
-        (REDIRECT, State::On, ("out", "in")),
-        (REDIRECT, State::Open, ("world", "app")),
-        (TPROXY, State::On, ("out", "in")),
-    ] {
+    for (mode, flags, backend) in all() {
+        let after = if mode == "REDIRECT" {
+            State::Open
+        } else {
+            State::On
+        };
+        let wanted = if after == State::On {
+            ("out", "in")
+        } else {
+            ("world", "app")
+        };
         for ipv6 in [false, true] {
             let pod = BenchPod::new();
-            pod.install(Backend::Nftables, &with_state(flags, "hold"));
+            pod.install(backend, &with_state(flags, "hold"));
             let (out, inward) = (far(ipv6), own(&pod, ipv6, 8080));
             let out = pod
                 .app
@@ -114,7 +128,7 @@ fn held_connections_wait_and_then_arrive() {
             names.sort();
             let mut wanted = [wanted.0.to_owned(), wanted.1.to_owned()];
             wanted.sort();
-            assert_eq!(names, wanted, "ipv6 {ipv6} {after}");
+            assert_eq!(names, wanted, "{mode} {backend:?} ipv6 {ipv6} {after}");
         }
     }
 }

@@ -9,7 +9,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use remora_capture::apply::Nftables;
 use remora_capture::options::{Given, HostFacts, Origin, Settings};
 use remora_capture::switch::State;
-use remora_capture::{Plan, plan, pod};
+use remora_capture::{Plan, install, iptables, plan, pod};
 use remora_net::Namespace;
 use remora_pod::{workload, yaml};
 use std::io::Write as _;
@@ -109,17 +109,16 @@ fn rules(args: &RulesArgs) -> anyhow::Result<ExitCode> {
 fn switch(args: &SwitchArgs) -> anyhow::Result<ExitCode> {
     enter(args.network_namespace.as_deref())?;
     let state = State::from(args.state);
-    Nftables::open()?
-        .switch(state)
-        .with_context(|| format!("switch traffic capture to {state}"))?;
+    install::switch(state).with_context(|| format!("switch traffic capture to {state}"))?;
     Ok(ExitCode::SUCCESS)
 }
 
 fn status(args: &StatusArgs) -> anyhow::Result<ExitCode> {
     enter(args.network_namespace.as_deref())?;
-    let text = match Nftables::open()?.installed()? {
-        None => "not installed\n".to_owned(),
-        Some(there) => {
+    let text = match (Nftables::open()?.installed()?, iptables::state()) {
+        (None, None) => "not installed, or by iptables without a switch\n".to_owned(),
+        (None, Some(state)) => format!("installed by iptables\nswitch: {state}\n"),
+        (Some(there), _) => {
             let state = there.state.map_or("changed by somebody else", State::name);
             format!("installed: {}\nswitch: {state}\n", there.comment)
         }

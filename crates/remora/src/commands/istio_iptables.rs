@@ -15,6 +15,7 @@ use remora_net::Namespace;
 use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::io::Write as _;
+use std::path::Path;
 use std::process::ExitCode;
 
 /// Redirect a pod's traffic to its sidecar.
@@ -37,11 +38,17 @@ pub(crate) struct IstioCleanIptablesArgs {
 /// the command whose time counts, since every pod waits for it. `None` if it is another command, or help is
 /// asked for.
 pub(crate) fn early(arguments: &[OsString]) -> Option<ExitCode> {
-    let (name, rest) = arguments.get(1..)?.split_first()?;
-    let clean = match name.to_str()? {
-        "istio-iptables" => false,
-        "istio-clean-iptables" => true,
-        _ => return None,
+    let (program, rest) = arguments.split_first()?;
+    let command = |name: &OsString| match Path::new(name).file_name()?.to_str()? {
+        "istio-iptables" => Some(false),
+        "istio-clean-iptables" => Some(true),
+        _ => None,
+    };
+    // istio: in 1.5 these were programs of their own, and manifests of that time call them by name.
+    let (clean, rest) = match (command(program), rest.split_first()) {
+        (Some(clean), _) => (clean, rest),
+        (None, Some((name, rest))) => (command(name)?, rest),
+        (None, None) => return None,
     };
     let rest: Vec<&str> = rest.iter().map(|word| word.to_str()).collect::<Option<_>>()?;
     if rest

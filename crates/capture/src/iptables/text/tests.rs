@@ -15,7 +15,7 @@ fn only_our_rules_are_taken_out() {
     let saved = "*nat\n:OUTPUT ACCEPT [0:0]\n:ISTIO_OUTPUT - [0:0]\n:ISTIO_OLD - [0:0]\n:THEIRS - [0:0]\n\
         -A OUTPUT -o eth1 -m comment --comment \"remora:0123\" -j RETURN\n\
         -A OUTPUT -j ISTIO_OUTPUT\n-A OUTPUT -j THEIRS\n-A ISTIO_OUTPUT -j RETURN\nCOMMIT\n";
-    let text = replacement(saved, &[]);
+    let text = replacement(saved, &[], None);
     assert_eq!(
         text,
         "*nat\n-D OUTPUT -o eth1 -m comment --comment \"remora:0123\" -j RETURN\n-D OUTPUT -j ISTIO_OUTPUT\n\
@@ -23,25 +23,73 @@ fn only_our_rules_are_taken_out() {
     );
     assert!(has_remains(saved));
     assert!(!has_remains(THEIRS));
-    assert_eq!(replacement(THEIRS, &[]), "");
+    assert_eq!(replacement(THEIRS, &[], None), "");
 }
 
 #[test]
 fn what_was_put_in_is_recognised() {
     let rules = rules(&["-i", "*", "-b", "*", "-c", "eth1"]);
-    let text = replacement(THEIRS, &rules);
+    let text = replacement(THEIRS, &rules, None);
     // As iptables-save would list it: chains with their counters, then the rules.
     let saved = text.replace("- [0:0]", "- [7:8]");
-    assert!(is_installed(&saved, &rules));
+    assert!(is_installed(&saved, &rules, None));
     assert!(
-        !is_installed(&saved.replacen("-A ISTIO_OUTPUT", "-A ISTIO_REDIRECT", 1), &rules),
+        !is_installed(
+            &saved.replacen("-A ISTIO_OUTPUT", "-A ISTIO_REDIRECT", 1),
+            &rules,
+            None
+        ),
         "moved"
     );
     let lines: Vec<&str> = saved
         .lines()
         .filter(|line| !line.contains("-A OUTPUT -m comment"))
         .collect();
-    assert!(!is_installed(&lines.join("\n"), &rules), "the jump is gone");
-    assert!(!is_installed("", &rules));
-    assert!(!is_installed(&saved, &self::rules(&["-i", "*"])), "other flags");
+    assert!(!is_installed(&lines.join("\n"), &rules, None), "the jump is gone");
+    assert!(!is_installed("", &rules, None));
+    assert!(
+        !is_installed(&saved, &self::rules(&["-i", "*"]), None),
+        "other flags"
+    );
+}
+
+/// As `iptables-save` would list it: inserted rules have become rules like the others.
+fn as_saved(text: &str) -> String {
+    let line = |line: &str| match line.strip_prefix("-I ISTIO_INBOUND ") {
+        Some(rest) => format!("-A ISTIO_INBOUND {}\n", rest.split_once(' ').unwrap().1),
+        None => format!("{line}\n"),
+    };
+    text.lines().map(line).collect()
+}
+
+#[test]
+fn the_switch_is_recognised_and_flipped() {
+    let rules = rules(&["-i", "*", "-b", "*", "-m", "TPROXY"]);
+    for state in State::ALL {
+        let saved = as_saved(&replacement("", &rules, Some(state)));
+        assert_eq!(gate::state_of(&saved), Some(state));
+        assert!(is_installed(&saved, &rules, Some(state)), "{state}");
+        assert!(
+            !is_installed(&saved, &rules, None),
+            "{state}: rules without a switch are other rules"
+        );
+        for other in State::ALL {
+            assert_eq!(
+                gate::state_of(&gate::flip(&saved, other).unwrap()),
+                Some(other),
+                "{state} to {other}"
+            );
+            assert_eq!(
+                is_installed(&saved, &rules, Some(other)),
+                state == other,
+                "{state} {other}"
+            );
+        }
+    }
+    let plain = replacement("", &rules, None);
+    assert_eq!(
+        (gate::state_of(&plain), gate::flip(&plain, State::On)),
+        (None, None)
+    );
+    assert!(!plain.contains("ISTIO_GATE"));
 }
