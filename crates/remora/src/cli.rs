@@ -1,6 +1,6 @@
 //! What can be typed. No IO, no decisions: [`commands`](crate::commands) act on it.
 
-use crate::commands::{capture, completions, inject, istio_iptables, man};
+use crate::commands::{capture, check, completions, inject, istio_iptables, man};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use std::ffi::OsString;
 use std::path::Path;
@@ -28,6 +28,9 @@ pub(crate) enum Command {
     /// Add the mesh sidecar and OpenTelemetry to manifests, in an order in which everything starts
     #[command(visible_alias = "kube-inject", long_about = inject::ABOUT)]
     Inject(Box<inject::Args>),
+    /// Say who has network when, what will fail, and the fix
+    #[command(long_about = check::ABOUT, after_long_help = check::AFTER)]
+    Check(Box<check::Args>),
     /// Redirect a pod's traffic to its sidecar: the job of the init container `istio-init`
     IstioIptables(Box<istio_iptables::IstioIptablesArgs>),
     /// Remove everything that `istio-iptables` put in

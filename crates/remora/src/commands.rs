@@ -2,6 +2,7 @@
 
 pub(crate) mod capture;
 pub(crate) mod capture_flags;
+pub(crate) mod check;
 pub(crate) mod completions;
 pub(crate) mod inject;
 pub(crate) mod istio_iptables;
@@ -14,6 +15,7 @@ use std::process::ExitCode;
 /// Runs a command.
 pub(crate) fn run(command: Command) -> anyhow::Result<ExitCode> {
     match command {
+        Command::Check(args) => Ok(check::run(&args)),
         Command::Inject(args) => inject::run(&args),
         Command::IstioIptables(args) => istio_iptables::run(&args),
         Command::IstioCleanIptables(args) => istio_iptables::run_clean(&args),

@@ -29,6 +29,22 @@ impl Spool {
             .context("hold back output (is the temporary directory full?)")
     }
 
+    /// Puts another's output behind this one's.
+    pub(crate) fn append(&mut self, mut other: Self) -> anyhow::Result<()> {
+        other.file.rewind().context("read back output")?;
+        io::copy(&mut other.file, &mut self.file).context("hold back output")?;
+        Ok(())
+    }
+
+    /// Lets text with colours go to standard output; they are taken out when nobody would see them.
+    pub(crate) fn release_styled(mut self) -> anyhow::Result<()> {
+        self.file.rewind().context("read back output")?;
+        let mut stdout = anstream::stdout().lock();
+        io::copy(&mut self.file, &mut stdout)?;
+        stdout.flush()?;
+        Ok(())
+    }
+
     /// Lets the output go: to a file, replaced in one step, or to standard output.
     pub(crate) fn release(mut self, target: Option<&Path>) -> anyhow::Result<()> {
         self.file.rewind().context("read back output")?;

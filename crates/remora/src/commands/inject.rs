@@ -4,11 +4,12 @@
 //! leaves only when every document went well.
 
 mod args;
-mod diff;
+pub(crate) mod diff;
 mod mode;
 mod options;
 
-pub(crate) use args::{ABOUT, Args};
+pub(crate) use args::{ABOUT, Args, InjectorChoice, NativeChoice, OrderChoice};
+pub(crate) use options::{document, settings};
 
 use crate::input::{Input, Source};
 use crate::out;
@@ -25,9 +26,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if args.filename.is_empty() {
         bail!("filename not specified (see --filename or -f)");
     }
-    let settings = options::settings(args)?;
+    let settings = settings(args)?;
     let input = Input::find(&args.filename, args.recursive)?;
-    let inventory = survey(&input, args);
+    let inventory = survey(&input, args.namespace.as_deref());
     let mut work = Work::new(args, &settings, &inventory, input.bytes());
     for source in &input.sources {
         work.source(source)?;
@@ -36,9 +37,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 /// What the documents say about each other. Unreadable ones are reported by the second pass.
-fn survey(input: &Input, args: &Args) -> Inventory {
+pub(crate) fn survey(input: &Input, namespace: Option<&str>) -> Inventory {
     let mut inventory = Inventory::default();
-    if let Some(namespace) = &args.namespace {
+    if let Some(namespace) = namespace {
         inventory.set_default_namespace(namespace);
     }
     for source in &input.sources {
@@ -147,7 +148,9 @@ impl<'a> Work<'a> {
         }
         self.warn(&report, place);
         if let Some(before) = before {
-            self.diff.add(&before, &value, &report);
+            for pod in &report.pods {
+                self.diff.add(&pod.workload, &pod.path, &before, &value);
+            }
         } else if report.changed() {
             self.spool.push(&yaml::write(&value))?;
             self.spool.push("---\n")?;
@@ -202,7 +205,7 @@ impl<'a> Work<'a> {
     }
 }
 
-fn counted(count: usize, what: &str) -> String {
+pub(crate) fn counted(count: usize, what: &str) -> String {
     if count == 1 {
         format!("1 {what}")
     } else {
@@ -211,7 +214,7 @@ fn counted(count: usize, what: &str) -> String {
 }
 
 /// An error with its causes in one line.
-fn chain(error: &dyn std::error::Error) -> String {
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {

@@ -1,9 +1,8 @@
-//! `--diff`: what changed, pod by pod.
+//! What changed, pod by pod: `inject --diff`, `check --fix=diff`.
 
 use crate::out;
 use anstyle::{AnsiColor, Style};
-use remora_inject::ObjectReport;
-use remora_pod::yaml;
+use remora_pod::{Path, yaml};
 use serde_json::Value;
 use similar::{ChangeTag, TextDiff};
 use std::fmt::Write as _;
@@ -16,27 +15,25 @@ const CONTEXT: usize = 3;
 
 /// Changes that are collected for printing.
 #[derive(Default)]
-pub(super) struct Diff {
+pub(crate) struct Diff {
     text: String,
     changed: usize,
     unchanged: usize,
 }
 
 impl Diff {
-    /// Notes what became of the pods of a document.
-    pub(super) fn add(&mut self, before: &Value, after: &Value, report: &ObjectReport) {
-        for pod in &report.pods {
-            if !pod.changed {
-                self.unchanged += 1;
-                continue;
-            }
-            self.changed += 1;
-            let part = |document: &Value| pod.path.get(document).map(yaml::write).unwrap_or_default();
-            let (old, new) = (part(before), part(after));
-            // Writing to a String cannot fail.
-            let _ = writeln!(self.text, "{HEADING}{}{HEADING:#}", pod.workload);
-            self.lines(&old, &new);
+    /// Notes what became of one pod of a document.
+    pub(crate) fn add(&mut self, workload: &str, pod: &Path, before: &Value, after: &Value) {
+        let part = |document: &Value| pod.get(document).map(yaml::write).unwrap_or_default();
+        let (old, new) = (part(before), part(after));
+        if old == new {
+            self.unchanged += 1;
+            return;
         }
+        self.changed += 1;
+        // Writing to a String cannot fail.
+        let _ = writeln!(self.text, "{HEADING}{workload}{HEADING:#}");
+        self.lines(&old, &new);
     }
 
     fn lines(&mut self, old: &str, new: &str) {
@@ -54,13 +51,18 @@ impl Diff {
         }
     }
 
-    pub(super) fn print(mut self) -> anyhow::Result<()> {
+    pub(crate) fn print(self) -> anyhow::Result<()> {
+        out::styled(&self.finish())?;
+        Ok(())
+    }
+
+    /// The changes and their number, with colours.
+    pub(crate) fn finish(mut self) -> String {
         let _ = writeln!(
             self.text,
             "{} changed, {} unchanged",
             self.changed, self.unchanged
         );
-        out::styled(&self.text)?;
-        Ok(())
+        self.text
     }
 }

@@ -9,7 +9,7 @@ use remora_pod::yaml;
 use serde_json::Value;
 use std::path::Path;
 
-pub(super) fn settings(args: &Args) -> anyhow::Result<Settings> {
+pub(crate) fn settings(args: &Args) -> anyhow::Result<Settings> {
     let operator = args.operator_file.as_deref().map(document).transpose()?;
     let spec = |field: &str| {
         operator
@@ -104,7 +104,8 @@ fn lay(base: Value, over: Value) -> Value {
     }
 }
 
-fn document(path: &Path) -> anyhow::Result<Value> {
+/// A settings file: a map, or nothing.
+pub(crate) fn document(path: &Path) -> anyhow::Result<Value> {
     let text = text(path)?;
     let document = yaml::parse_str(&text).map_err(|e| anyhow::anyhow!("{}: {e}", path.display()))?;
     match document.map(|d| d.value).unwrap_or_default() {

@@ -1,0 +1,139 @@
+//! A finding in the style of a compiler's message: headline, place, source line, and what follows from it.
+
+use super::subject::{Spot, Subject};
+use super::words::{COLUMNS, tame, wrapped};
+use anstyle::{AnsiColor, Style};
+use remora_startup::analysis::Cycle;
+use remora_startup::findings::{Finding, Severity};
+use std::fmt::Write as _;
+
+const BOLD: Style = Style::new().bold();
+const RULER: Style = AnsiColor::Blue.on_default().bold();
+const HELP: Style = AnsiColor::Green.on_default().bold();
+
+pub(super) const fn style_of(severity: Severity) -> Style {
+    match severity {
+        Severity::Error => AnsiColor::Red.on_default().bold(),
+        Severity::Warning => AnsiColor::Yellow.on_default().bold(),
+        Severity::Note => AnsiColor::Cyan.on_default().bold(),
+    }
+}
+
+/// The message. Fixes that were told before are only named.
+pub(super) fn render<'f>(subject: &Subject<'_>, finding: &'f Finding, told: &mut Vec<&'f str>) -> String {
+    let spot = subject.spot(&finding.path);
+    let mut message = Message {
+        out: String::new(),
+        gutter: spot.line.to_string().len(),
+    };
+    message.head(subject, finding, &spot);
+    message.source(finding, &spot);
+    message.item("why", &tame(&finding.cause));
+    message.item("you see", &tame(&finding.consequence));
+    if let Some(cycle) = &finding.cycle {
+        message.item("deadlock", &tame(&circle(subject, cycle)));
+    }
+    for (number, fix) in (1..).zip(&finding.fixes) {
+        if told.contains(&fix.title.as_str()) {
+            message.fix(number, &format!("{} (see above)", tame(&fix.title)), "");
+        } else {
+            message.fix(number, &tame(&fix.title), &tame(&fix.trade_off));
+            told.push(&fix.title);
+        }
+    }
+    message.out
+}
+
+/// The waits in one sentence.
+fn circle(subject: &Subject<'_>, cycle: &Cycle) -> String {
+    let view = &subject.report.analysis.view;
+    let mut text = String::new();
+    for (number, edge) in cycle.edges.iter().enumerate() {
+        let (from, to) = (edge.from.describe(view), edge.to.describe(view));
+        if number == 0 {
+            let _ = write!(text, "{from} waits for {to}");
+        } else {
+            let _ = write!(text, ", which waits for {to}");
+        }
+    }
+    text
+}
+
+struct Message {
+    out: String,
+    gutter: usize,
+}
+
+impl Message {
+    fn head(&mut self, subject: &Subject<'_>, finding: &Finding, spot: &Spot) {
+        let style = style_of(finding.severity);
+        let (word, rule) = (finding.severity.as_str(), finding.rule);
+        // Writing to a String cannot fail.
+        let _ = writeln!(
+            self.out,
+            "{style}{word}[{}]{style:#}{BOLD}: {}{BOLD:#}",
+            rule.code, rule.title
+        );
+        let (gutter, file) = (self.gutter, tame(subject.origin.file));
+        let _ = writeln!(
+            self.out,
+            "{:gutter$}{RULER}-->{RULER:#} {file}:{}:{}",
+            "", spot.line, spot.column
+        );
+    }
+
+    fn source(&mut self, finding: &Finding, spot: &Spot) {
+        let gutter = self.gutter;
+        let column = usize::try_from(spot.column).unwrap_or(1).max(1) - 1;
+        let room = COLUMNS.saturating_sub(gutter + 3);
+        let line: Vec<char> = tame(&spot.text).chars().collect();
+        let shown: String = line.iter().take(room).collect();
+        let length = shown.trim_end().chars().count();
+        let carets = length.saturating_sub(column).max(1);
+        let style = style_of(finding.severity);
+        let _ = writeln!(self.out, "{:gutter$} {RULER}|{RULER:#}", "");
+        let number = spot.line;
+        let _ = writeln!(
+            self.out,
+            "{RULER}{number:>gutter$} |{RULER:#} {}",
+            shown.trim_end()
+        );
+        if column < room {
+            let _ = writeln!(
+                self.out,
+                "{:gutter$} {RULER}|{RULER:#} {:column$}{style}{}{style:#}",
+                "",
+                "",
+                "^".repeat(carets)
+            );
+        }
+    }
+
+    fn item(&mut self, word: &str, text: &str) {
+        let indent = " ".repeat(self.gutter + 3 + word.len() + 2);
+        let body = wrapped(text, &indent, &indent);
+        let body = body.trim_start();
+        let gutter = self.gutter;
+        let _ = writeln!(
+            self.out,
+            "{:gutter$} {RULER}={RULER:#} {BOLD}{word}{BOLD:#}: {body}",
+            ""
+        );
+    }
+
+    fn fix(&mut self, number: usize, title: &str, cost: &str) {
+        let word = format!("fix {number}");
+        let indent = " ".repeat(self.gutter + 3 + word.len() + 2);
+        let body = wrapped(title, &indent, &indent);
+        let gutter = self.gutter;
+        let _ = writeln!(
+            self.out,
+            "{:gutter$} {RULER}={RULER:#} {HELP}{word}{HELP:#}: {}",
+            "",
+            body.trim_start()
+        );
+        if !cost.is_empty() {
+            let _ = writeln!(self.out, "{}", wrapped(&format!("but {cost}"), &indent, &indent));
+        }
+    }
+}
