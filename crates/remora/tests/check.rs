@@ -636,6 +636,36 @@ fn lists_and_many_documents_keep_their_lines() {
 }
 
 #[test]
+fn a_document_in_one_line_shows_the_part_that_matters() {
+    let pod = r#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"p","labels":{"app":"a-long-name-for-an-application"}},"spec":{"initContainers":[{"name":"fetch","image":"x","command":["curl","http://a.b:1"]}],"containers":[{"name":"app","image":"x"}]}}"#;
+    let outcome = Scene::new(&[]).remora_with(&["check", "-f", "-", "--mode", "cni-hold"], pod);
+    let mut lines = outcome.stdout.lines().skip_while(|l| !l.starts_with("1 | "));
+    let source = lines.next().unwrap();
+    let carets = lines.next().unwrap();
+    assert!(source.chars().count() <= 80, "{source}");
+    let at = carets.find('^').unwrap();
+    assert!(
+        source[at..].starts_with("{\"name\":\"fetch\""),
+        "{source}\n{carets}"
+    );
+}
+
+#[test]
+fn warnings_of_the_injection_are_told() {
+    let app = RAW.replace(
+        "labels: {app: web}",
+        "labels: {app: web}\n      annotations: {instrumentation.opentelemetry.io/inject-java: \"true\"}",
+    );
+    let scene = Scene::new(&[("web.yaml", &app)]);
+    let outcome = check(&scene, &["-f", "web.yaml", "--inject"]);
+    assert!(
+        outcome.stderr.starts_with("warning: web.yaml:"),
+        "{}",
+        outcome.shown()
+    );
+}
+
+#[test]
 fn help() {
     insta::assert_snapshot!(check(&Scene::new(&[]), &["--help"]).shown());
 }

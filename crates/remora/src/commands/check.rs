@@ -283,6 +283,10 @@ impl<'a> Work<'a> {
             self.error(format!("{at}: {}: {}", error.workload, chain(&error.error)));
         }
         for pod in &report.pods {
+            // A finding says that one better.
+            for warning in pod.warnings.iter().filter(|w| w.code != "init-without-network") {
+                out::warning(format!("{}: {}: {warning}", place(&pod.path), pod.workload));
+            }
             if let Some(skip) = pod.skipped {
                 out::note(format!(
                     "{}: {} is not injected: it {skip}",

@@ -34,7 +34,7 @@ font:12px ui-sans-serif,system-ui,sans-serif}
 .remora .e-ground{fill:var(--e1)}.remora .e-dot{fill:var(--e2)}
 .remora .d-ground{fill:var(--d1)}.remora .d-line{fill:var(--d2)}
 .remora .hint{fill:var(--dim);font-size:11px}
-.remora .detail{visibility:hidden}
+.remora .detail{visibility:hidden;pointer-events:none}
 .remora:hover .hint,.remora:focus-within .hint{visibility:hidden}
 .remora .seg:hover .detail,.remora .seg:focus .detail{visibility:visible}
 .remora .seg:focus{outline:none}

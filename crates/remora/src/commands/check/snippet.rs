@@ -19,6 +19,11 @@ pub(super) const fn style_of(severity: Severity) -> Style {
     }
 }
 
+/// Columns of a place that are shown at least…
+const LEAST_SHOWN: usize = 24;
+/// …and of what is before it, when its line is too long.
+const MARGIN: usize = 12;
+
 /// The message. Fixes that were told before are only named.
 pub(super) fn render<'f>(subject: &Subject<'_>, finding: &'f Finding, told: &mut Vec<&'f str>) -> String {
     let spot = subject.spot(&finding.path);
@@ -86,27 +91,27 @@ impl Message {
         let gutter = self.gutter;
         let column = usize::try_from(spot.column).unwrap_or(1).max(1) - 1;
         let room = COLUMNS.saturating_sub(gutter + 3);
-        let line: Vec<char> = tame(&spot.text).chars().collect();
-        let shown: String = line.iter().take(room).collect();
-        let length = shown.trim_end().chars().count();
-        let carets = length.saturating_sub(column).max(1);
+        // A document in one line: the part that matters.
+        let left_out = if column + LEAST_SHOWN > room {
+            column - MARGIN.min(column)
+        } else {
+            0
+        };
+        let line: String = tame(&spot.text).chars().skip(left_out).take(room).collect();
+        let shown = line.trim_end();
+        let column = column - left_out;
+        let carets = shown.chars().count().saturating_sub(column).max(1);
         let style = style_of(finding.severity);
         let _ = writeln!(self.out, "{:gutter$} {RULER}|{RULER:#}", "");
         let number = spot.line;
+        let _ = writeln!(self.out, "{RULER}{number:>gutter$} |{RULER:#} {shown}");
         let _ = writeln!(
             self.out,
-            "{RULER}{number:>gutter$} |{RULER:#} {}",
-            shown.trim_end()
+            "{:gutter$} {RULER}|{RULER:#} {:column$}{style}{}{style:#}",
+            "",
+            "",
+            "^".repeat(carets)
         );
-        if column < room {
-            let _ = writeln!(
-                self.out,
-                "{:gutter$} {RULER}|{RULER:#} {:column$}{style}{}{style:#}",
-                "",
-                "",
-                "^".repeat(carets)
-            );
-        }
     }
 
     fn item(&mut self, word: &str, text: &str) {
