@@ -52,7 +52,12 @@ impl Input {
                 let before = sources.len();
                 walk(&path, recursive, &mut sources)?;
                 if sources.len() == before {
-                    bail!("directory {name} holds no .yaml, .yml or .json file");
+                    let deeper = if recursive {
+                        ""
+                    } else {
+                        " (-R looks into its subdirectories)"
+                    };
+                    bail!("directory {name} holds no .yaml, .yml or .json file{deeper}");
                 }
             } else {
                 sources.push(Source {
