@@ -2,9 +2,10 @@
 
 use crate::{InjectConfig, Inventory, Order, Settings, Values, inject_object};
 use remora_pod::yaml::{self, Limits};
-use serde_json::json;
+use remora_pod::{Path, validate, workload};
+use serde_json::{Value, json};
 
-/// Reads the bytes as manifests and injects every one, in every mode; twice must be once.
+/// Reads the bytes as manifests and injects every one; for valid pods twice must be once.
 ///
 /// The first byte chooses the settings, the rest is the text. Panics only where a promise is broken.
 pub fn inject(bytes: &[u8]) {
@@ -25,13 +26,14 @@ pub fn inject(bytes: &[u8]) {
     inventory.finish();
     for document in documents {
         let mut once = document.value;
+        let valid = is_valid(&once);
         // A status that lies about what an earlier injection added is believed once, then replaced.
         let claims = text.contains(crate::names::annotation::STATUS);
         let report = inject_object(&mut once, &settings, &inventory);
         if claims {
             inject_object(&mut once, &settings, &inventory);
         }
-        if !report.errors.is_empty() || !report.changed() {
+        if !valid || !report.errors.is_empty() || !report.changed() {
             continue;
         }
         let mut twice = once.clone();
@@ -43,6 +45,14 @@ pub fn inject(bytes: &[u8]) {
             yaml::write(&twice)
         );
     }
+}
+
+/// Whether an API server would take every pod of a document; for others nothing is promised but no panic.
+fn is_valid(document: &Value) -> bool {
+    workload::workloads(document).iter().all(|found| {
+        let part = |path: Path| path.get(document).cloned().unwrap_or_default();
+        validate::pod(&part(found.metadata()), &part(found.spec())).is_empty()
+    })
 }
 
 fn settings(choice: u8) -> Settings {
