@@ -2,6 +2,8 @@
 
 use std::io::Write as _;
 
+/// Said once a process is enough.
+static SAID: std::sync::Once = std::sync::Once::new();
 /// Set in CI: then a missing program is a failure.
 const REQUIRE: &str = "REMORA_REQUIRE_PROGRAMS";
 
@@ -27,11 +29,13 @@ pub fn has_programs(wanted: &[(&str, &str)]) -> bool {
         packages.join(" ")
     );
     assert!(std::env::var_os(REQUIRE).is_none(), "this test {text}");
-    // Not through print macros, whose output the test harness keeps for itself.
-    let _ = writeln!(
-        std::io::stderr(),
-        "NOT RUN: a test of other people's programs {text}"
-    );
+    SAID.call_once(|| {
+        // Not through print macros, whose output the test harness keeps for itself.
+        let _ = writeln!(
+            std::io::stderr(),
+            "NOT RUN: tests against other people's programs; each {text}"
+        );
+    });
     false
 }
 
