@@ -37,6 +37,13 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("remora-net", &[]),
     ("remora-capture", &["remora-net", "remora-pod"]),
     ("remora-testkit", &["remora-net"]),
+    ("remora-mtls", &[]),
+    ("remora-xds", &[]),
+    (
+        "remora-control",
+        &["remora-inject", "remora-mtls", "remora-pod", "remora-xds"],
+    ),
+    ("remora-proxy", &["remora-mtls", "remora-net", "remora-xds"]),
 ];
 
 fn crates() -> PathBuf {

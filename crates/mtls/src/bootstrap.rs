@@ -1,0 +1,51 @@
+//! TLS to the control plane, where a workload has no certificate yet: the server is known by its DNS name and the
+//! mesh roots, the client by a token inside.
+//!
+//! This is the one place where DNS names count, and only for the control plane.
+
+use crate::certificate::certificates;
+use crate::{CertificateError, PrivateKey, Roots, provider};
+use rustls::client::WebPkiServerVerifier;
+use rustls::{ClientConfig, RootCertStore, ServerConfig};
+use std::sync::Arc;
+
+/// A configuration for the control plane could not be built.
+#[derive(Debug, thiserror::Error)]
+pub enum BootstrapError {
+    /// The certificate cannot be read.
+    #[error("read the certificate of the control plane")]
+    Certificate(#[from] CertificateError),
+    /// The parts do not work together.
+    #[error("build a TLS configuration for the control plane")]
+    Tls(#[from] rustls::Error),
+    /// The roots cannot be used.
+    #[error("use the mesh roots for the control plane")]
+    Roots(#[from] rustls::client::VerifierBuilderError),
+}
+
+/// For the control plane: shows its certificate, asks for none. HTTP/2.
+pub fn bootstrap_server(chain_pem: &str, key: &PrivateKey) -> Result<ServerConfig, BootstrapError> {
+    let mut config = ServerConfig::builder_with_provider(provider::provider())
+        .with_safe_default_protocol_versions()?
+        .with_no_client_auth()
+        .with_single_cert(certificates(chain_pem)?, key.der())?;
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    Ok(config)
+}
+
+/// For its clients: believes `roots` and the DNS name that is dialled. HTTP/2.
+pub fn bootstrap_client(roots: &Roots) -> Result<ClientConfig, BootstrapError> {
+    let mut store = RootCertStore::empty();
+    for root in roots.der() {
+        store.add(root.clone())?;
+    }
+    let provider = provider::provider();
+    let verifier =
+        WebPkiServerVerifier::builder_with_provider(Arc::new(store), Arc::clone(&provider)).build()?;
+    let mut config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()?
+        .with_webpki_verifier(verifier)
+        .with_no_client_auth();
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    Ok(config)
+}

@@ -1,0 +1,142 @@
+//! Certificates as they travel: a leaf with its intermediates.
+
+use crate::SpiffeId;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use x509_parser::certificate::X509Certificate;
+use x509_parser::extensions::GeneralName;
+use x509_parser::prelude::FromDer;
+
+/// A leaf and its intermediates, leaf first, with what was read of the leaf.
+#[derive(Debug, Clone)]
+pub struct Chain {
+    pub(crate) der: Vec<CertificateDer<'static>>,
+    pub(crate) leaf: Leaf,
+}
+
+/// What matters of a leaf.
+#[derive(Debug, Clone)]
+pub(crate) struct Leaf {
+    pub(crate) id: SpiffeId,
+    pub(crate) not_before: SystemTime,
+    pub(crate) not_after: SystemTime,
+}
+
+/// A certificate that cannot be one of a workload.
+#[derive(Debug, thiserror::Error)]
+pub enum CertificateError {
+    /// No PEM, or PEM of something else.
+    #[error("read certificates in PEM")]
+    Pem(#[source] rustls::pki_types::pem::Error),
+    /// An empty text.
+    #[error("no certificate given")]
+    Empty,
+    /// Not X.509.
+    #[error("read an X.509 certificate")]
+    Der(#[source] x509_parser::nom::Err<x509_parser::error::X509Error>),
+    /// Bytes after the end of the certificate.
+    #[error("{count} bytes follow the certificate")]
+    Trailing {
+        /// How many.
+        count: usize,
+    },
+    /// SPIFFE X509-SVID §2: exactly one URI name.
+    #[error("a workload's certificate has one URI name, this one {count}")]
+    UriNames {
+        /// How many were found.
+        count: usize,
+    },
+    /// The URI name is no SPIFFE id.
+    #[error("read the identity in a certificate")]
+    Identity(#[from] crate::InvalidSpiffeId),
+    /// A date before 1970 or beyond what the system can count.
+    #[error("a date in the certificate cannot be represented")]
+    Date,
+}
+
+impl Chain {
+    /// Reads PEM, leaf first.
+    pub fn from_pem(pem: &str) -> Result<Self, CertificateError> {
+        let der = certificates(pem)?;
+        let leaf = Leaf::read(der.first().ok_or(CertificateError::Empty)?)?;
+        Ok(Self { der, leaf })
+    }
+
+    /// Whom the leaf names.
+    pub fn id(&self) -> &SpiffeId {
+        &self.leaf.id
+    }
+
+    /// Until when it may be used.
+    pub fn not_after(&self) -> SystemTime {
+        self.leaf.not_after
+    }
+
+    /// From when on it may be used.
+    pub fn not_before(&self) -> SystemTime {
+        self.leaf.not_before
+    }
+
+    /// When a new one should be asked for: after half of its life, moved by up to `jitter` (0.0 to 1.0) of a
+    /// fiftieth of it so that many workloads do not ask at once.
+    // istio: pilot-agent renews at half life, give or take one percent.
+    pub fn renew_at(&self, jitter: f64) -> SystemTime {
+        let life = self
+            .leaf
+            .not_after
+            .duration_since(self.leaf.not_before)
+            .unwrap_or_default();
+        let share = 0.49 + 0.02 * jitter.clamp(0.0, 1.0);
+        self.leaf.not_before + life.mul_f64(share)
+    }
+}
+
+pub(crate) fn certificates(pem: &str) -> Result<Vec<CertificateDer<'static>>, CertificateError> {
+    CertificateDer::pem_slice_iter(pem.as_bytes())
+        .collect::<Result<_, _>>()
+        .map_err(CertificateError::Pem)
+}
+
+impl Leaf {
+    pub(crate) fn read(der: &CertificateDer<'_>) -> Result<Self, CertificateError> {
+        let (rest, certificate) = X509Certificate::from_der(der).map_err(CertificateError::Der)?;
+        if !rest.is_empty() {
+            return Err(CertificateError::Trailing { count: rest.len() });
+        }
+        Ok(Self {
+            id: spiffe_id(&certificate)?,
+            not_before: time(certificate.validity().not_before.timestamp())?,
+            not_after: time(certificate.validity().not_after.timestamp())?,
+        })
+    }
+
+    pub(crate) fn valid_at(&self, now: SystemTime) -> bool {
+        self.not_before <= now && now < self.not_after
+    }
+}
+
+fn spiffe_id(certificate: &X509Certificate<'_>) -> Result<SpiffeId, CertificateError> {
+    let names = certificate
+        .subject_alternative_name()
+        .map_err(|e| CertificateError::Der(x509_parser::nom::Err::Error(e)))?;
+    let uris: Vec<&str> = names
+        .iter()
+        .flat_map(|san| &san.value.general_names)
+        .filter_map(|name| match name {
+            GeneralName::URI(uri) => Some(*uri),
+            _ => None,
+        })
+        .collect();
+    match uris.as_slice() {
+        [one] => Ok(one.parse()?),
+        _ => Err(CertificateError::UriNames { count: uris.len() }),
+    }
+}
+
+fn time(seconds: i64) -> Result<SystemTime, CertificateError> {
+    let seconds = u64::try_from(seconds).map_err(|_| CertificateError::Date)?;
+    UNIX_EPOCH
+        .checked_add(Duration::from_secs(seconds))
+        .ok_or(CertificateError::Date)
+}

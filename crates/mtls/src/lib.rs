@@ -1,0 +1,32 @@
+//! Who a workload is, and how it proves it: SPIFFE ids, keys, certificates, TLS configurations, a small authority.
+//!
+//! Promises: a peer is accepted for its certificate chain and its one SPIFFE id, never for a DNS name. Certificates
+//! are exchanged while connections are open and without touching them. A certificate that cannot be used is refused
+//! when it is installed, and the one before stays in force.
+//!
+//! Knows no sockets, no runtime and no clock of its own: the time comes in as an argument wherever a decision
+//! depends on it (rustls reads the clock itself during a handshake).
+
+mod authority;
+mod bootstrap;
+mod certificate;
+mod config;
+mod credentials;
+mod identity;
+mod key;
+mod provider;
+mod spiffe;
+mod trust;
+mod verify;
+
+pub use authority::{Authority, AuthorityError, Issued, RootRotation};
+pub use bootstrap::{BootstrapError, bootstrap_client, bootstrap_server};
+pub use certificate::{CertificateError, Chain};
+pub use config::{ConfigError, Wire};
+pub use credentials::{Credentials, CredentialsError};
+pub use identity::{Identity, InstallError};
+pub use key::{KeyError, PrivateKey};
+pub use provider::warm_up;
+pub use spiffe::{InvalidSpiffeId, SpiffeId};
+pub use trust::{Roots, RootsError, TrustDomains};
+pub use verify::{PeerError, peer_identity};

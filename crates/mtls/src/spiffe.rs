@@ -1,0 +1,187 @@
+//! SPIFFE ids: parsed strictly, compared as text, shown as they came.
+//!
+//! One canonical form exists for every id, so that two ids are equal exactly when their texts are. What a policy or
+//! a certificate says is never normalised here.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+const SCHEME: &str = "spiffe://";
+/// SPIFFE-ID §2.3: longer ones need not be supported.
+const LONGEST: usize = 2048;
+const LONGEST_TRUST_DOMAIN: usize = 255;
+
+/// A workload's name in the mesh, `spiffe://TRUST-DOMAIN/PATH`. Cheap to clone.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SpiffeId {
+    text: Arc<str>,
+    path_at: usize,
+}
+
+/// A text that is no SPIFFE id of a workload.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidSpiffeId {
+    /// Something else than `spiffe://` in front.
+    #[error("a SPIFFE id starts with spiffe://")]
+    Scheme,
+    /// More than 2048 bytes.
+    #[error("a SPIFFE id has at most {LONGEST} bytes, this one {length}")]
+    Length {
+        /// Bytes found.
+        length: usize,
+    },
+    /// Empty, too long, or with bytes that do not belong there (capitals, port, user, NUL).
+    #[error("the trust domain of a SPIFFE id has 1 to 255 of a-z, 0-9, '.', '-', '_'")]
+    TrustDomain,
+    /// Missing, empty segment, `.` or `..`, query, fragment, escapes.
+    #[error(
+        "the path of a SPIFFE id has segments of letters, digits, '.', '-', '_', none of them empty, '.' or '..'"
+    )]
+    Path,
+}
+
+impl SpiffeId {
+    /// Istio's form, `spiffe://TRUST-DOMAIN/ns/NAMESPACE/sa/SERVICE-ACCOUNT`.
+    pub fn of_service_account(
+        trust_domain: &str,
+        namespace: &str,
+        service_account: &str,
+    ) -> Result<Self, InvalidSpiffeId> {
+        format!("{SCHEME}{trust_domain}/ns/{namespace}/sa/{service_account}").parse()
+    }
+
+    /// The whole text.
+    pub fn as_str(&self) -> &str {
+        &self.text
+    }
+
+    /// What policies compare: the text without `spiffe://`.
+    pub fn principal(&self) -> &str {
+        &self.text[SCHEME.len()..]
+    }
+
+    /// The authority that vouches for the id.
+    pub fn trust_domain(&self) -> &str {
+        &self.text[SCHEME.len()..self.path_at]
+    }
+
+    /// From the first slash on.
+    pub fn path(&self) -> &str {
+        &self.text[self.path_at..]
+    }
+
+    /// Namespace and service account, if the id has Istio's form.
+    pub fn service_account(&self) -> Option<(&str, &str)> {
+        let mut parts = self.path().split('/').skip(1);
+        match (
+            parts.next(),
+            parts.next(),
+            parts.next(),
+            parts.next(),
+            parts.next(),
+        ) {
+            (Some("ns"), Some(namespace), Some("sa"), Some(account), None) => Some((namespace, account)),
+            _ => None,
+        }
+    }
+
+    /// The same path under another trust domain.
+    pub fn with_trust_domain(&self, trust_domain: &str) -> Result<Self, InvalidSpiffeId> {
+        format!("{SCHEME}{trust_domain}{}", self.path()).parse()
+    }
+}
+
+pub(crate) fn is_trust_domain(text: &str) -> bool {
+    (1..=LONGEST_TRUST_DOMAIN).contains(&text.len())
+        && text
+            .bytes()
+            .all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'.' | b'-' | b'_'))
+}
+
+fn is_segment(text: &str) -> bool {
+    !matches!(text, "" | "." | "..")
+        && text
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_'))
+}
+
+impl FromStr for SpiffeId {
+    type Err = InvalidSpiffeId;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let rest = text.strip_prefix(SCHEME).ok_or(InvalidSpiffeId::Scheme)?;
+        if text.len() > LONGEST {
+            return Err(InvalidSpiffeId::Length { length: text.len() });
+        }
+        let (trust_domain, path) = rest.split_once('/').ok_or(InvalidSpiffeId::Path)?;
+        if !is_trust_domain(trust_domain) {
+            return Err(InvalidSpiffeId::TrustDomain);
+        }
+        if !path.split('/').all(is_segment) {
+            return Err(InvalidSpiffeId::Path);
+        }
+        Ok(Self {
+            text: text.into(),
+            path_at: SCHEME.len() + trust_domain.len(),
+        })
+    }
+}
+
+impl fmt::Display for SpiffeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl fmt::Debug for SpiffeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{InvalidSpiffeId, SpiffeId};
+
+    #[test]
+    fn an_id_has_parts_and_prints_as_it_came() {
+        let id: SpiffeId = "spiffe://cluster.local/ns/shop/sa/cart.v1".parse().unwrap();
+        assert_eq!(id.trust_domain(), "cluster.local");
+        assert_eq!(id.path(), "/ns/shop/sa/cart.v1");
+        assert_eq!(id.service_account(), Some(("shop", "cart.v1")));
+        assert_eq!(id.principal(), "cluster.local/ns/shop/sa/cart.v1");
+        assert_eq!(id.to_string().parse::<SpiffeId>().unwrap(), id);
+        let other: SpiffeId = "spiffe://td/spire/agent".parse().unwrap();
+        assert_eq!(other.service_account(), None);
+        let long: SpiffeId = "spiffe://td/ns/a/sa/b/c".parse().unwrap();
+        assert_eq!(long.service_account(), None);
+    }
+
+    #[test]
+    fn what_is_no_id_is_refused_for_the_right_reason() {
+        use InvalidSpiffeId::{Length, Path, Scheme, TrustDomain};
+        let long = format!("spiffe://td/{}", "a".repeat(2048));
+        for (text, why) in [
+            ("", Scheme),
+            ("https://td/ns/a/sa/b", Scheme),
+            ("SPIFFE://td/ns/a/sa/b", Scheme),
+            ("spiffe://td", Path),
+            ("spiffe://td/", Path),
+            ("spiffe://td/a//b", Path),
+            ("spiffe://td/a/", Path),
+            ("spiffe://td/a/../b", Path),
+            ("spiffe://td/a?x=1", Path),
+            ("spiffe://td/a%2fb", Path),
+            ("spiffe://td/a\0b", Path),
+            ("spiffe://td/ns/é", Path),
+            ("spiffe:///ns/a", TrustDomain),
+            ("spiffe://TD/ns/a", TrustDomain),
+            ("spiffe://td:80/ns/a", TrustDomain),
+            ("spiffe://u@td/ns/a", TrustDomain),
+            (&long, Length { length: long.len() }),
+        ] {
+            assert_eq!(text.parse::<SpiffeId>(), Err(why), "{text:?}");
+        }
+    }
+}

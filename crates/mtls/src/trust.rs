@@ -1,0 +1,115 @@
+//! Whom we believe: root certificates, and the trust domains they speak for.
+
+use crate::certificate::{CertificateError, certificates};
+use crate::{InvalidSpiffeId, SpiffeId, spiffe};
+use rustls::pki_types::{CertificateDer, TrustAnchor};
+use std::fmt;
+
+/// One or more root certificates. More than one while roots are exchanged.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Roots {
+    der: Vec<CertificateDer<'static>>,
+    anchors: Vec<TrustAnchor<'static>>,
+}
+
+/// A root bundle that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum RootsError {
+    /// Not certificates.
+    #[error("read root certificates")]
+    Read(#[from] CertificateError),
+    /// Nothing in it: nobody could be believed.
+    #[error("the root bundle holds no certificate")]
+    Empty,
+    /// A certificate that cannot be a root.
+    #[error("use certificate {index} of the bundle as a root")]
+    Anchor {
+        /// Counted from 0.
+        index: usize,
+        /// Why not.
+        #[source]
+        source: webpki::Error,
+    },
+}
+
+impl Roots {
+    /// Reads a PEM bundle.
+    pub fn from_pem(pem: &str) -> Result<Self, RootsError> {
+        let mut der = certificates(pem)?;
+        der.dedup();
+        if der.is_empty() {
+            return Err(RootsError::Empty);
+        }
+        let anchors = der
+            .iter()
+            .enumerate()
+            .map(|(index, root)| {
+                webpki::anchor_from_trusted_cert(root)
+                    .map(|anchor| anchor.to_owned())
+                    .map_err(|source| RootsError::Anchor { index, source })
+            })
+            .collect::<Result<_, _>>()?;
+        Ok(Self { der, anchors })
+    }
+
+    /// How many roots there are.
+    pub fn count(&self) -> usize {
+        self.der.len()
+    }
+
+    pub(crate) fn anchors(&self) -> &[TrustAnchor<'static>] {
+        &self.anchors
+    }
+
+    pub(crate) fn der(&self) -> &[CertificateDer<'static>] {
+        &self.der
+    }
+}
+
+impl fmt::Debug for Roots {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Roots({})", self.der.len())
+    }
+}
+
+/// Our own trust domain and the names it had before or has elsewhere.
+///
+/// An id of an alias is the same workload as the id of our own domain with the same path; an id of any other domain
+/// is a stranger's.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TrustDomains {
+    own: String,
+    aliases: Vec<String>,
+}
+
+impl TrustDomains {
+    /// A trust domain and its aliases.
+    pub fn new<A: AsRef<str>>(own: &str, aliases: &[A]) -> Result<Self, InvalidSpiffeId> {
+        let checked = |text: &str| {
+            spiffe::is_trust_domain(text)
+                .then(|| text.to_owned())
+                .ok_or(InvalidSpiffeId::TrustDomain)
+        };
+        Ok(Self {
+            own: checked(own)?,
+            aliases: aliases
+                .iter()
+                .map(|alias| checked(alias.as_ref()))
+                .collect::<Result<_, _>>()?,
+        })
+    }
+
+    /// Our own.
+    pub fn own(&self) -> &str {
+        &self.own
+    }
+
+    /// The id under our own trust domain; `None` for a stranger's.
+    pub fn canonical(&self, id: &SpiffeId) -> Option<SpiffeId> {
+        if id.trust_domain() == self.own {
+            return Some(id.clone());
+        }
+        let known = self.aliases.iter().any(|alias| alias == id.trust_domain());
+        known.then(|| id.with_trust_domain(&self.own).ok()).flatten()
+    }
+}
