@@ -1,0 +1,14 @@
+//! The incremental protocol without IO.
+//!
+//! Both sides are driven from outside: something happened goes in, messages to send come out.
+
+mod client;
+mod server;
+#[cfg(test)]
+mod simulation;
+
+pub use client::{Change, Client, Interest, Received};
+pub use server::{Server, Snapshot, Versioned};
+
+/// Stands for everything in a list of names.
+pub const WILDCARD: &str = "*";

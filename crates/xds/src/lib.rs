@@ -1,0 +1,37 @@
+//! Discovery: the messages, the incremental protocol as two state machines without IO, and their transport.
+//!
+//! [`delta::Client`] and [`delta::Server`] decide what to send when something arrives; they know no sockets, no time
+//! and no tasks, so tests drive them through thousands of orders of events. [`client`] and [`server`] carry their
+//! messages over gRPC.
+//!
+//! Does not interpret what it carries: a resource is a name, a version and bytes.
+
+pub mod client;
+pub mod delta;
+pub mod server;
+pub mod types;
+
+/// Generated from `proto/`: same packages, names and numbers as the peers use.
+#[expect(
+    missing_docs,
+    clippy::pedantic,
+    clippy::large_enum_variant,
+    clippy::allow_attributes_without_reason,
+    reason = "generated code"
+)]
+pub mod proto {
+    pub mod discovery {
+        tonic::include_proto!("envoy.service.discovery.v3");
+    }
+    pub mod workload {
+        tonic::include_proto!("istio.workload");
+    }
+    pub mod security {
+        tonic::include_proto!("istio.security");
+    }
+    pub mod certificate {
+        tonic::include_proto!("istio.v1.auth");
+    }
+}
+
+pub use prost::Message;

@@ -1,0 +1,111 @@
+//! Serves snapshots to many clients, each over its own [`delta::Server`].
+//!
+//! Snapshots come through a watch channel: a client that is slow skips the ones in between. One response per type is
+//! in flight to a client, so memory does not grow with its slowness.
+
+use crate::delta::{self, Snapshot};
+use crate::proto::discovery::aggregated_discovery_service_server::{
+    AggregatedDiscoveryService, AggregatedDiscoveryServiceServer,
+};
+use crate::proto::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use tokio::sync::{mpsc, watch};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::metadata::MetadataMap;
+use tonic::{Request, Response, Status, Streaming};
+
+/// Versions of all resources a client has, after a reconnect in a large mesh.
+const LARGEST_MESSAGE: usize = 64 << 20;
+
+/// All types with their resources. Types are sent in the order of their URLs: policies before the workloads that
+/// name them.
+pub type Snapshots = BTreeMap<&'static str, Snapshot>;
+
+/// Decides who may listen, and gives the caller's name.
+pub type Admit = Arc<dyn Fn(&MetadataMap) -> Result<String, Status> + Send + Sync>;
+
+/// Told about a caller and what it refused.
+pub type Refusal = Arc<dyn Fn(&str, &str) + Send + Sync>;
+
+/// The discovery service.
+pub struct Discovery {
+    snapshots: watch::Receiver<Arc<Snapshots>>,
+    admit: Admit,
+    refusal: Refusal,
+}
+
+impl Discovery {
+    /// Serves what the channel holds.
+    pub fn new(snapshots: watch::Receiver<Arc<Snapshots>>, admit: Admit, refusal: Refusal) -> Self {
+        Self {
+            snapshots,
+            admit,
+            refusal,
+        }
+    }
+
+    /// As a gRPC service.
+    pub fn into_service(self) -> AggregatedDiscoveryServiceServer<Self> {
+        AggregatedDiscoveryServiceServer::new(self).max_decoding_message_size(LARGEST_MESSAGE)
+    }
+}
+
+#[tonic::async_trait]
+impl AggregatedDiscoveryService for Discovery {
+    type DeltaAggregatedResourcesStream = ReceiverStream<Result<DeltaDiscoveryResponse, Status>>;
+
+    async fn delta_aggregated_resources(
+        &self,
+        request: Request<Streaming<DeltaDiscoveryRequest>>,
+    ) -> Result<Response<Self::DeltaAggregatedResourcesStream>, Status> {
+        let caller = (self.admit)(request.metadata())?;
+        let (responses, outgoing) = mpsc::channel(2);
+        let session = Session {
+            caller,
+            snapshots: self.snapshots.clone(),
+            refusal: Arc::clone(&self.refusal),
+            responses,
+        };
+        tokio::spawn(session.run(request.into_inner()));
+        Ok(Response::new(ReceiverStream::new(outgoing)))
+    }
+}
+
+struct Session {
+    caller: String,
+    snapshots: watch::Receiver<Arc<Snapshots>>,
+    refusal: Refusal,
+    responses: mpsc::Sender<Result<DeltaDiscoveryResponse, Status>>,
+}
+
+impl Session {
+    /// Ends with the stream, with the client, or with the source of snapshots.
+    async fn run(mut self, mut requests: Streaming<DeltaDiscoveryRequest>) {
+        let mut state = delta::Server::new();
+        loop {
+            tokio::select! {
+                request = requests.message() => match request {
+                    Ok(Some(request)) => {
+                        if let Some(why) = state.receive(request) {
+                            (self.refusal)(&self.caller, &why);
+                        }
+                    }
+                    Ok(None) | Err(_) => return,
+                },
+                changed = self.snapshots.changed() => if changed.is_err() {
+                    return;
+                },
+                () = self.responses.closed() => return,
+            }
+            let now = Arc::clone(&self.snapshots.borrow_and_update());
+            for (url, snapshot) in now.iter() {
+                if let Some(response) = state.next(url, snapshot)
+                    && self.responses.send(Ok(response)).await.is_err()
+                {
+                    return;
+                }
+            }
+        }
+    }
+}

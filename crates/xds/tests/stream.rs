@@ -1,0 +1,177 @@
+//! Client and server over a real connection: first answer, changes, refusals, loss of the stream, admission.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use remora_xds::client::{Bytes, ControlPlane, Event};
+use remora_xds::delta::{Change, Client, Interest, Snapshot, Versioned};
+use remora_xds::proto::discovery::Node;
+use remora_xds::server::{Discovery, Snapshots};
+use remora_xds::types::ADDRESS;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio_stream::wrappers::TcpListenerStream;
+use tonic::Status;
+
+/// Far more than any of this takes, also on a busy machine.
+const PATIENCE: Duration = Duration::from_mins(1);
+
+fn snapshots(content: &[(&str, u8)]) -> Arc<Snapshots> {
+    let resources = content.iter().map(|(name, byte)| {
+        let resource = Versioned {
+            version: byte.to_string(),
+            bytes: vec![*byte],
+            aliases: Vec::new(),
+        };
+        ((*name).to_owned(), Arc::new(resource))
+    });
+    let snapshot = Snapshot::new(resources.collect::<BTreeMap<_, _>>());
+    Arc::new(BTreeMap::from([(ADDRESS, snapshot)]))
+}
+
+struct Plane {
+    refusals: mpsc::UnboundedReceiver<String>,
+    thread: std::thread::JoinHandle<()>,
+    stop: oneshot::Sender<()>,
+}
+
+impl Plane {
+    /// As a killed process: every connection breaks.
+    fn kill(self) {
+        self.stop.send(()).unwrap();
+        self.thread.join().unwrap();
+    }
+}
+
+/// In a runtime of its own, which takes all its connections with it when it ends.
+fn serve(listener: std::net::TcpListener, source: watch::Receiver<Arc<Snapshots>>) -> Plane {
+    let (refused, refusals) = mpsc::unbounded_channel();
+    let discovery = Discovery::new(
+        source,
+        Arc::new(|metadata| match metadata.get("authorization") {
+            Some(value) if value == "Bearer secret" => Ok("tester".to_owned()),
+            _ => Err(Status::unauthenticated("who are you")),
+        }),
+        Arc::new(move |caller, why| {
+            let _ = refused.send(format!("{caller}: {why}"));
+        }),
+    );
+    let server = tonic::transport::Server::builder().add_service(discovery.into_service());
+    let (stop, stopped) = oneshot::channel();
+    listener.set_nonblocking(true).unwrap();
+    let thread = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        runtime.block_on(async move {
+            let incoming = TcpListenerStream::new(TcpListener::from_std(listener).unwrap());
+            tokio::select! {
+                _ = server.serve_with_incoming(incoming) => {}
+                _ = stopped => {}
+            }
+        });
+    });
+    Plane {
+        refusals,
+        thread,
+        stop,
+    }
+}
+
+fn control_plane(address: SocketAddr, token: &'static str) -> ControlPlane {
+    ControlPlane::new(
+        "http://control.test".parse().unwrap(),
+        Arc::new(move || {
+            Box::pin(async move { Ok(Box::new(TcpStream::connect(address).await?) as Box<dyn Bytes>) })
+        }),
+        Arc::new(move || Ok(Some(token.to_owned()))),
+    )
+}
+
+/// Applied changes and events of a client that refuses the byte 13.
+fn follow(plane: ControlPlane) -> (mpsc::UnboundedReceiver<Change>, mpsc::UnboundedReceiver<Event>) {
+    let (applied, changes) = mpsc::unbounded_channel();
+    let (noticed, events) = mpsc::unbounded_channel();
+    let mut state = Client::new(Node::default());
+    state.want(ADDRESS, Interest::Everything);
+    let (_, demands) = mpsc::channel(1);
+    tokio::spawn(async move {
+        let apply = move |received: &remora_xds::delta::Received| {
+            let mut refused = Vec::new();
+            for change in &received.changes {
+                match change {
+                    Change::Update { name, bytes } if bytes == &[13] => {
+                        refused.push((name.clone(), "unlucky".to_owned()));
+                    }
+                    other => drop(applied.send(other.clone())),
+                }
+            }
+            refused
+        };
+        let notice = move |event| drop(noticed.send(event));
+        plane.follow(state, apply, demands, notice).await
+    });
+    (changes, events)
+}
+
+async fn soon<T>(channel: &mut mpsc::UnboundedReceiver<T>) -> T {
+    tokio::time::timeout(PATIENCE, channel.recv())
+        .await
+        .unwrap()
+        .unwrap()
+}
+
+fn update(name: &str, byte: u8) -> Change {
+    Change::Update {
+        name: name.to_owned(),
+        bytes: vec![byte],
+    }
+}
+
+#[tokio::test]
+async fn changes_arrive_once_and_survive_a_restart_of_the_server() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let (publish, source) = watch::channel(snapshots(&[("a", 1), ("b", 2)]));
+    let mut plane = serve(listener, source.clone());
+    let (mut changes, mut events) = follow(control_plane(address, "secret"));
+    assert_eq!(soon(&mut changes).await, update("a", 1));
+    assert_eq!(soon(&mut changes).await, update("b", 2));
+    assert!(matches!(soon(&mut events).await, Event::Connected));
+    assert!(matches!(soon(&mut events).await, Event::InSync));
+    publish.send(snapshots(&[("a", 1), ("b", 13), ("c", 3)])).unwrap();
+    assert_eq!(
+        soon(&mut changes).await,
+        update("c", 3),
+        "a did not change, b is refused"
+    );
+    assert!(matches!(soon(&mut events).await, Event::Refused(_)));
+    assert_eq!(soon(&mut plane.refusals).await, "tester: b: unlucky");
+    // The control plane goes away, the mesh changes, it comes back at the same address.
+    plane.kill();
+    publish.send(snapshots(&[("a", 1), ("b", 4)])).unwrap();
+    assert!(matches!(soon(&mut events).await, Event::Disconnected(_)));
+    let listener = std::net::TcpListener::bind(address).unwrap();
+    let _plane = serve(listener, source);
+    assert_eq!(soon(&mut changes).await, update("b", 4), "a is known already");
+    let gone = Change::Remove { name: "c".to_owned() };
+    assert_eq!(soon(&mut changes).await, gone);
+}
+
+#[tokio::test]
+async fn a_wrong_token_is_refused_and_said() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let (_publish, source) = watch::channel(snapshots(&[("a", 1)]));
+    let _plane = serve(listener, source);
+    let (_changes, mut events) = follow(control_plane(address, "guess"));
+    let event = soon(&mut events).await;
+    let Event::Disconnected(error) = event else {
+        unreachable!("{event:?}")
+    };
+    let cause = std::error::Error::source(&error).unwrap().to_string();
+    assert!(cause.contains("who are you"), "{cause}");
+}
