@@ -1,6 +1,6 @@
 //! What can be typed. No IO, no decisions: [`commands`](crate::commands) act on it.
 
-use crate::commands::{capture, check, completions, inject, istio_iptables, man};
+use crate::commands::{capture, check, completions, control, inject, istio_iptables, man};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use std::ffi::OsString;
 use std::path::Path;
@@ -37,6 +37,9 @@ pub(crate) enum Command {
     IstioCleanIptables(Box<istio_iptables::IstioCleanIptablesArgs>),
     /// Look at traffic capture, explain it, switch it
     Capture(Box<capture::CaptureArgs>),
+    /// Serve discovery and certificates to the proxies of a mesh
+    #[command(long_about = control::ABOUT)]
+    Control(control::Args),
     /// Print a completion script for a shell
     Completions(completions::Args),
     /// Print the manual page of a command

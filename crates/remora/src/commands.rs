@@ -4,6 +4,7 @@ pub(crate) mod capture;
 pub(crate) mod capture_flags;
 pub(crate) mod check;
 pub(crate) mod completions;
+pub(crate) mod control;
 pub(crate) mod inject;
 pub(crate) mod istio_iptables;
 pub(crate) mod man;
@@ -20,6 +21,7 @@ pub(crate) fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::IstioIptables(args) => istio_iptables::run(&args),
         Command::IstioCleanIptables(args) => istio_iptables::run_clean(&args),
         Command::Capture(args) => capture::run(&args),
+        Command::Control(args) => control::run(&args),
         Command::Completions(args) => completions::run(&args),
         Command::Man(args) => man::run(&args),
     }

@@ -1,0 +1,18 @@
+//! The control plane: tells proxies what the mesh looks like and gives workloads their certificates.
+//!
+//! Today the mesh is described by files ([`mesh`], read by [`files`] and again whenever they change). [`plane`] serves
+//! it: discovery and the certificate authority over TLS on one port, callers known by tokens ([`token`], pluggable).
+//!
+//! Promises: a description that cannot be read whole is not served at all, the last good one stays in force; proxies
+//! are sent only what changed; a certificate names whom the token belongs to, whatever the request says.
+
+mod certificates;
+pub mod config;
+pub mod files;
+pub mod mesh;
+pub mod plane;
+mod tls;
+pub mod token;
+
+pub use config::Config;
+pub use plane::{Notice, Plane, PlaneError};

@@ -1,0 +1,192 @@
+//! Policies: who may connect to whom.
+
+use super::{MeshError, octets};
+use remora_xds::proto::security as proto;
+use remora_xds::proto::security::string_match::MatchType;
+use serde::Deserialize;
+use std::net::IpAddr;
+
+/// Allows or denies connections that one of its rules matches.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct Policy {
+    /// Its name.
+    pub name: String,
+    /// Its namespace.
+    pub namespace: String,
+    /// Whom it protects.
+    #[serde(default)]
+    pub scope: Scope,
+    /// What a match means.
+    #[serde(default)]
+    pub action: Action,
+    /// Only say what would happen.
+    #[serde(default)]
+    pub dry_run: bool,
+    /// Any of them. None at all: the policy matches nothing.
+    #[serde(default)]
+    pub rules: Vec<Rule>,
+}
+
+/// Whom a policy protects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Scope {
+    /// All workloads of the mesh.
+    Global,
+    /// All of its namespace.
+    #[default]
+    Namespace,
+    /// The workloads that name it.
+    Workload,
+}
+
+/// What a match means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "UPPERCASE")]
+pub enum Action {
+    /// The connection is allowed; others are not.
+    #[default]
+    Allow,
+    /// The connection is denied, whatever else allows it.
+    Deny,
+}
+
+/// All lists that are given must match.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Rule {
+    /// Any of these callers.
+    #[serde(default)]
+    pub from: Vec<Match>,
+    /// Any of these destinations.
+    #[serde(default)]
+    pub to: Vec<Match>,
+}
+
+/// All kinds that are given must match, by any of their values. Texts may be `*` (anything present), `x*`, `*x`.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase", default)]
+pub struct Match {
+    /// Namespaces of callers.
+    pub namespaces: Vec<String>,
+    /// None of these.
+    pub not_namespaces: Vec<String>,
+    /// Callers, as `TRUST-DOMAIN/ns/NAMESPACE/sa/ACCOUNT`.
+    pub principals: Vec<String>,
+    /// None of these.
+    pub not_principals: Vec<String>,
+    /// Where connections come from, `ADDRESS` or `ADDRESS/LENGTH`.
+    pub source_ips: Vec<String>,
+    /// None of these.
+    pub not_source_ips: Vec<String>,
+    /// Where they go to.
+    pub destination_ips: Vec<String>,
+    /// None of these.
+    pub not_destination_ips: Vec<String>,
+    /// Ports of the workload.
+    pub ports: Vec<u16>,
+    /// None of these.
+    pub not_ports: Vec<u16>,
+}
+
+impl Policy {
+    pub(super) fn key(&self) -> String {
+        format!("{}/{}", self.namespace, self.name)
+    }
+
+    pub(super) fn encode(&self) -> Result<proto::Authorization, MeshError> {
+        let scope = match self.scope {
+            Scope::Global => proto::Scope::Global,
+            Scope::Namespace => proto::Scope::Namespace,
+            Scope::Workload => proto::Scope::WorkloadSelector,
+        };
+        let action = match self.action {
+            Action::Allow => proto::Action::Allow,
+            Action::Deny => proto::Action::Deny,
+        };
+        let rules = self.rules.iter().map(|rule| self.rule(rule));
+        Ok(proto::Authorization {
+            name: self.name.clone(),
+            namespace: self.namespace.clone(),
+            scope: scope.into(),
+            action: action.into(),
+            rules: rules.collect::<Result<_, _>>()?,
+            dry_run: self.dry_run,
+        })
+    }
+
+    /// A rule or a match without conditions is refused: proxies disagree about what it means.
+    fn rule(&self, rule: &Rule) -> Result<proto::Rule, MeshError> {
+        let lists = [&rule.from, &rule.to];
+        let empty = lists.iter().all(|list| list.is_empty())
+            || lists.iter().any(|list| list.contains(&Match::default()));
+        if empty {
+            return Err(MeshError::EmptyRule { name: self.key() });
+        }
+        let clauses = lists.into_iter().filter(|list| !list.is_empty()).map(|list| {
+            let matches = list.iter().map(Match::encode).collect::<Result<_, _>>()?;
+            Ok(proto::Clause { matches })
+        });
+        Ok(proto::Rule {
+            clauses: clauses.collect::<Result<_, MeshError>>()?,
+        })
+    }
+}
+
+impl Match {
+    fn encode(&self) -> Result<proto::Match, MeshError> {
+        let numbers = |ports: &[u16]| ports.iter().copied().map(u32::from).collect();
+        Ok(proto::Match {
+            namespaces: texts(&self.namespaces),
+            not_namespaces: texts(&self.not_namespaces),
+            principals: texts(&self.principals),
+            not_principals: texts(&self.not_principals),
+            source_ips: ranges(&self.source_ips)?,
+            not_source_ips: ranges(&self.not_source_ips)?,
+            destination_ips: ranges(&self.destination_ips)?,
+            not_destination_ips: ranges(&self.not_destination_ips)?,
+            destination_ports: numbers(&self.ports),
+            not_destination_ports: numbers(&self.not_ports),
+        })
+    }
+}
+
+fn texts(patterns: &[String]) -> Vec<proto::StringMatch> {
+    let pattern = |text: &String| {
+        let kind = if text == "*" {
+            MatchType::Presence(proto::Presence {})
+        } else if let Some(prefix) = text.strip_suffix('*') {
+            MatchType::Prefix(prefix.to_owned())
+        } else if let Some(suffix) = text.strip_prefix('*') {
+            MatchType::Suffix(suffix.to_owned())
+        } else {
+            MatchType::Exact(text.clone())
+        };
+        proto::StringMatch {
+            match_type: Some(kind),
+        }
+    };
+    patterns.iter().map(pattern).collect()
+}
+
+fn ranges(texts: &[String]) -> Result<Vec<proto::Address>, MeshError> {
+    texts.iter().map(|text| range(text)).collect()
+}
+
+fn range(text: &str) -> Result<proto::Address, MeshError> {
+    let failed = || MeshError::Range {
+        text: text.to_owned(),
+    };
+    let (address, length) = text.split_once('/').map_or((text, None), |(a, l)| (a, Some(l)));
+    let address: IpAddr = address.parse().map_err(|_| failed())?;
+    let longest: u8 = if address.is_ipv4() { 32 } else { 128 };
+    let length = match length {
+        None => longest,
+        Some(given) => given.parse().ok().filter(|n| *n <= longest).ok_or_else(failed)?,
+    };
+    Ok(proto::Address {
+        address: octets(address),
+        length: length.into(),
+    })
+}

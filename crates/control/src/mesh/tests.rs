@@ -1,0 +1,117 @@
+use super::{Document, MeshError, encode};
+use remora_xds::Message;
+use remora_xds::proto::security::Authorization;
+use remora_xds::proto::security::string_match::MatchType;
+use remora_xds::proto::workload::Address;
+use remora_xds::proto::workload::address::Type;
+use remora_xds::types::{ADDRESS, AUTHORIZATION};
+
+fn documents(text: &str) -> Vec<Document> {
+    crate::files::documents(text, "test").unwrap()
+}
+
+const MESH: &str = "
+kind: Workload
+name: cart-0
+namespace: shop
+addresses: [10.0.0.7, 'fd00::7']
+serviceAccount: cart
+tunnel: hbone
+services: {shop/cart.shop.svc.cluster.local: ['80:8080']}
+policies: [shop/only-web]
+---
+kind: Service
+name: cart
+namespace: shop
+addresses: [10.96.0.1]
+ports: [{port: 80, targetPort: 8080}]
+---
+kind: Policy
+name: only-web
+namespace: shop
+scope: workload
+rules:
+- from: [{principals: [td/ns/shop/sa/web, 'td/ns/ops/*', '*/sa/x', '*']}]
+  to: [{ports: [8080], destinationIps: [10.0.0.0/8]}]
+";
+
+#[test]
+fn a_mesh_becomes_resources_with_names_and_aliases() {
+    let snapshots = encode(&documents(MESH), "td").unwrap();
+    let addresses = snapshots[ADDRESS].resources();
+    let names: Vec<&String> = addresses.keys().collect();
+    assert_eq!(
+        names,
+        ["cluster//Pod/shop/cart-0", "shop/cart.shop.svc.cluster.local"]
+    );
+    let workload = &addresses["cluster//Pod/shop/cart-0"];
+    assert_eq!(workload.aliases, ["/10.0.0.7", "/fd00::7"]);
+    let Some(Type::Workload(decoded)) = Address::decode(workload.bytes.as_slice()).unwrap().r#type else {
+        unreachable!("a workload was encoded")
+    };
+    assert_eq!(decoded.trust_domain, "td");
+    assert_eq!(
+        decoded.services["shop/cart.shop.svc.cluster.local"].ports[0].target_port,
+        8080
+    );
+}
+
+#[test]
+fn patterns_of_policies_keep_their_meaning() {
+    let snapshots = encode(&documents(MESH), "td").unwrap();
+    let policy = &snapshots[AUTHORIZATION].resources()["shop/only-web"];
+    let policy = Authorization::decode(policy.bytes.as_slice()).unwrap();
+    let [from, to] = policy.rules[0].clauses.as_slice() else {
+        unreachable!("two lists were given")
+    };
+    let kinds: Vec<MatchType> = from.matches[0]
+        .principals
+        .iter()
+        .map(|p| p.match_type.clone().unwrap())
+        .collect();
+    assert!(matches!(
+        kinds.as_slice(),
+        [MatchType::Exact(_), MatchType::Prefix(p), MatchType::Suffix(s), MatchType::Presence(_)]
+            if p == "td/ns/ops/" && s == "/sa/x"
+    ));
+    assert_eq!(to.matches[0].destination_ips[0].length, 8);
+}
+
+#[test]
+fn versions_change_with_the_content_only() {
+    let version = |text: &str| {
+        let snapshots = encode(&documents(text), "td").unwrap();
+        snapshots[ADDRESS].resources()["cluster//Pod/shop/cart-0"]
+            .version
+            .clone()
+    };
+    assert_eq!(version(MESH), version(MESH));
+    assert_ne!(version(MESH), version(&MESH.replace("10.0.0.7", "10.0.0.8")));
+    assert_eq!(version(MESH), version(&MESH.replace("10.96.0.1", "10.96.0.2")));
+}
+
+#[test]
+fn contradictions_are_refused() {
+    let twice = format!("{MESH}---{MESH}");
+    assert!(matches!(
+        encode(&documents(&twice), "td"),
+        Err(MeshError::Twice { .. })
+    ));
+    for (from, to) in [("10.0.0.0/8", "10.0.0.0/33"), ("10.0.0.0/8", "ten")] {
+        let text = MESH.replace(from, to);
+        assert!(
+            matches!(encode(&documents(&text), "td"), Err(MeshError::Range { .. })),
+            "{to}"
+        );
+    }
+    let text = MESH.replace("80:8080", "80:http");
+    assert!(matches!(
+        encode(&documents(&text), "td"),
+        Err(MeshError::Ports { .. })
+    ));
+    let text = MESH.replace("{ports: [8080], destinationIps: [10.0.0.0/8]}", "{}");
+    assert!(matches!(
+        encode(&documents(&text), "td"),
+        Err(MeshError::EmptyRule { .. })
+    ));
+}

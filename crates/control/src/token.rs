@@ -1,0 +1,127 @@
+//! Who a caller is, by the token it shows.
+
+use crate::files::{self, LoadError};
+use remora_mtls::{InvalidSpiffeId, SpiffeId};
+use serde::Deserialize;
+use std::path::{Path, PathBuf};
+use std::sync::{PoisonError, RwLock};
+use tonic::Status;
+use tonic::metadata::MetadataMap;
+
+/// Knows callers by their tokens.
+pub trait Authenticator: Send + Sync {
+    /// Whose token it is, or why it is nobody's.
+    fn identify(&self, token: &str) -> Result<SpiffeId, String>;
+}
+
+/// Tokens from a file: a list of `{token, namespace, serviceAccount}`.
+pub struct FileTokens {
+    path: PathBuf,
+    trust_domain: String,
+    known: RwLock<Vec<(String, SpiffeId)>>,
+}
+
+/// The file of tokens cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum TokensError {
+    /// Not readable.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// A name that cannot be part of an identity.
+    #[error("make an identity of {namespace}/{account}")]
+    Identity {
+        /// As written.
+        namespace: String,
+        /// As written.
+        account: String,
+        /// Why.
+        #[source]
+        source: InvalidSpiffeId,
+    },
+    /// An empty token would let everybody in.
+    #[error("the token of {namespace}/{account} is empty")]
+    Empty {
+        /// Whose.
+        namespace: String,
+        /// Whose.
+        account: String,
+    },
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+struct Entry {
+    token: String,
+    namespace: String,
+    service_account: String,
+}
+
+impl FileTokens {
+    /// Reads the file.
+    pub fn open(path: &Path, trust_domain: &str) -> Result<Self, TokensError> {
+        let tokens = Self {
+            path: path.to_owned(),
+            trust_domain: trust_domain.to_owned(),
+            known: RwLock::default(),
+        };
+        tokens.reload()?;
+        Ok(tokens)
+    }
+
+    /// Reads the file again; what was known stays if it cannot be read.
+    pub fn reload(&self) -> Result<(), TokensError> {
+        let entries: Vec<Entry> = files::one(&self.path)?;
+        let known = entries
+            .into_iter()
+            .map(|entry| self.known(entry))
+            .collect::<Result<_, _>>()?;
+        *self.known.write().unwrap_or_else(PoisonError::into_inner) = known;
+        Ok(())
+    }
+
+    fn known(&self, entry: Entry) -> Result<(String, SpiffeId), TokensError> {
+        let Entry {
+            token,
+            namespace,
+            service_account: account,
+        } = entry;
+        if token.is_empty() {
+            return Err(TokensError::Empty { namespace, account });
+        }
+        match SpiffeId::of_service_account(&self.trust_domain, &namespace, &account) {
+            Ok(id) => Ok((token, id)),
+            Err(source) => Err(TokensError::Identity {
+                namespace,
+                account,
+                source,
+            }),
+        }
+    }
+}
+
+impl Authenticator for FileTokens {
+    fn identify(&self, token: &str) -> Result<SpiffeId, String> {
+        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+        known
+            .iter()
+            .find(|(expected, _)| same(expected.as_bytes(), token.as_bytes()))
+            .map(|(_, id)| id.clone())
+            .ok_or_else(|| "the token is not known".to_owned())
+    }
+}
+
+/// Takes as long for a near miss as for a wild guess.
+fn same(expected: &[u8], given: &[u8]) -> bool {
+    let differences = expected.iter().zip(given).fold(0, |sum, (a, b)| sum | (a ^ b));
+    expected.len() == given.len() && differences == 0
+}
+
+/// The caller of a request.
+pub(crate) fn caller(authenticator: &dyn Authenticator, metadata: &MetadataMap) -> Result<SpiffeId, Status> {
+    let token = metadata
+        .get("authorization")
+        .and_then(|value| value.to_str().ok())
+        .and_then(|text| text.strip_prefix("Bearer "))
+        .ok_or_else(|| Status::unauthenticated("no bearer token was shown"))?;
+    authenticator.identify(token).map_err(Status::unauthenticated)
+}
