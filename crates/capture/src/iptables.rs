@@ -6,6 +6,7 @@
 //! that is the best these programs offer, and a reason to prefer nftables.
 
 mod gate;
+mod listed;
 mod program;
 mod text;
 
@@ -14,6 +15,7 @@ use crate::options::{Backend, InitialState, Settings};
 use crate::plan::Plan;
 use crate::rule::Family;
 use crate::switch::State;
+pub use listed::Foreign;
 use program::Programs;
 pub use program::Variant;
 use std::io;
@@ -133,6 +135,40 @@ pub fn state() -> Option<State> {
     let all = Programs::present(None, Family::V4, None);
     all.iter()
         .find_map(|programs| gate::state_of(&programs.save().ok()?))
+}
+
+/// Why nothing can be said about rules the iptables programs know.
+#[derive(Debug, thiserror::Error)]
+pub enum ListedError {
+    /// They cannot be listed.
+    #[error(transparent)]
+    Programs(#[from] IptablesError),
+    /// They are not all ours.
+    #[error("understand the rules of this network namespace")]
+    Foreign(#[from] Foreign),
+}
+
+/// The plan that rules put in by the iptables programs carry out, ours or Istio's; none if there are none.
+///
+/// Without the routing part, which is not theirs.
+pub fn plan() -> Result<Option<Plan>, ListedError> {
+    let mut found = [Vec::new(), Vec::new()];
+    for (family, rules) in [Family::V4, Family::V6].into_iter().zip(&mut found) {
+        for programs in Programs::present(None, family, None) {
+            let listed = listed::rules(&programs.save()?)?;
+            // `iptables` is one of the other two under another name.
+            if rules.is_empty() {
+                *rules = listed;
+            }
+        }
+    }
+    let [ipv4, ipv6] = found;
+    let nothing = ipv4.is_empty() && ipv6.is_empty();
+    Ok((!nothing).then(|| Plan {
+        ipv4,
+        ipv6: (!ipv6.is_empty()).then_some(ipv6),
+        route: None,
+    }))
 }
 
 /// The text that would remove everything of ours from what `iptables-save` printed.

@@ -83,6 +83,20 @@ impl Chain {
     /// How many chains there are.
     pub const COUNT: usize = 10;
 
+    /// All of them.
+    pub const ALL: [Self; Self::COUNT] = [
+        Self::Prerouting,
+        Self::Output,
+        Self::Inbound,
+        Self::Redirect,
+        Self::InRedirect,
+        Self::IstioOutput,
+        Self::OutputDns,
+        Self::Divert,
+        Self::Tproxy,
+        Self::Drop,
+    ];
+
     /// The name, as Istio has it.
     pub const fn name(self) -> &'static str {
         match self {

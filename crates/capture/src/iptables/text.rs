@@ -43,6 +43,12 @@ fn find(saved: &str) -> BTreeMap<&str, Found<'_>> {
     tables
 }
 
+/// A listed rule that is in a chain of ours, or that we (or Istio) put into a built-in one.
+pub(super) fn is_of_us(line: &str) -> bool {
+    line.strip_prefix("-A ")
+        .is_some_and(|rest| rest.starts_with(OURS) || is_ours(line))
+}
+
 /// A rule of a built-in chain that we, or Istio, put there.
 fn is_ours(line: &str) -> bool {
     let words: Vec<&str> = line.split(' ').collect();

@@ -6,7 +6,7 @@ use remora_capture::explain::{ConnectionState, Direction, Evaluator, Fate, Packe
 use remora_capture::options::{Backend, HostFacts};
 use remora_capture::rule::Protocol;
 use remora_capture::switch::State;
-use remora_capture::{Plan, plan};
+use remora_capture::{Plan, iptables, plan};
 use remora_net::Namespace;
 use remora_net::socket::TcpOptions;
 use remora_testkit::{Actor, LinkAddresses};
@@ -323,9 +323,16 @@ impl Surroundings {
     }
 }
 
+/// What the programs list when nothing is captured.
+const EMPTY: Plan = Plan {
+    ipv4: Vec::new(),
+    ipv6: None,
+    route: None,
+};
+
 #[test]
 fn evaluator_nftables_and_iptables_agree() {
-    let iptables = has_iptables();
+    let has_programs = has_iptables();
     for seed in 1..=FLAG_SETS {
         let mut dice = Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let (given, env) = flags(&mut dice);
@@ -340,12 +347,31 @@ fn evaluator_nftables_and_iptables_agree() {
         } else {
             Backend::IptablesLegacy
         };
-        for backend in [Backend::Nftables].into_iter().chain(iptables.then_some(program)) {
+        for backend in [Backend::Nftables]
+            .into_iter()
+            .chain(has_programs.then_some(program))
+        {
             let surroundings = Surroundings::new();
             surroundings
                 .pod
                 .try_install(backend, &given, &env)
                 .unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+            if backend != Backend::Nftables {
+                let listed = surroundings
+                    .pod
+                    .root
+                    .run(iptables::plan)
+                    .expect("listed rules")
+                    .unwrap_or(EMPTY);
+                for probe in &probes {
+                    let fate = |plan: &Plan| Evaluator::new(plan, State::Closed).decide(&probe.packet).fate;
+                    assert_eq!(
+                        fate(&listed),
+                        fate(&plan),
+                        "seed {seed} as {backend:?} lists it\nflags {given:?}\n{probe:?}"
+                    );
+                }
+            }
             surroundings.add_passthrough();
             for probe in probes.iter().filter(|probe| !answers_get_lost(&plan, probe)) {
                 let (predicted, observed) = (predicted(&plan, probe), surroundings.observed(probe));

@@ -184,11 +184,16 @@ impl Source {
         }
         self.network_namespace()?;
         let mut nftables = Nftables::open()?;
+        let Some(installed) = nftables.installed()? else {
+            let state = iptables::state().unwrap_or(State::Closed);
+            return match iptables::plan()? {
+                Some(plan) => Ok((plan, state)),
+                // Says that nothing is installed, and how to mend it.
+                None => Ok((nftables.plan()?, state)),
+            };
+        };
         let plan = nftables.plan()?;
-        let state = nftables
-            .installed()?
-            .and_then(|there| there.state)
-            .context("the switch has no known state")?;
+        let state = installed.state.context("the switch has no known state")?;
         Ok((plan, state))
     }
 }
