@@ -1,0 +1,119 @@
+//! What every connection of a proxy shares.
+
+use crate::access::Record;
+use crate::drain::Drain;
+use crate::mesh::Mesh;
+use crate::pool::Pool;
+use remora_mtls::Identity;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+use tokio::sync::Semaphore;
+
+/// Times and sizes.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// Captured connections, tunnels from others and their streams at once, together.
+    pub connections: usize,
+    /// For a TLS and HTTP/2 handshake.
+    pub handshake: Duration,
+    /// For a TCP connection to somebody.
+    pub connect: Duration,
+    /// How long a connection waits for discovery to name the workload it is about.
+    pub discovery: Duration,
+    /// A connection on which nothing moves is cut after this, and before twice this.
+    pub idle: Duration,
+    /// A pooled tunnel that nobody uses is closed after this.
+    pub pool_idle: Duration,
+    /// How long open connections may go on after the drain began.
+    pub drain: Duration,
+    /// Endpoints that are tried before a connection fails.
+    pub attempts: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            connections: 20_000,
+            handshake: Duration::from_secs(10),
+            connect: Duration::from_secs(10),
+            discovery: Duration::from_secs(5),
+            // istio: the idle timeout of TCP connections is one hour.
+            idle: Duration::from_hours(1),
+            pool_idle: Duration::from_mins(5),
+            drain: Duration::from_secs(5),
+            attempts: 3,
+        }
+    }
+}
+
+/// What happens to connections whose destination is not of the mesh.
+// istio: outboundTrafficPolicy, ALLOW_ANY and REGISTRY_ONLY.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum UnknownDestinations {
+    /// They are passed on as they are.
+    #[default]
+    Pass,
+    /// They are refused.
+    Refuse,
+}
+
+/// Shared by all connections of a pod.
+pub struct Context {
+    pub(crate) identity: Arc<Identity>,
+    pub(crate) mesh: Arc<Mesh>,
+    pub(crate) limits: Limits,
+    pub(crate) unknown: UnknownDestinations,
+    pub(crate) drain: Drain,
+    pub(crate) pool: Pool,
+    pub(crate) budget: Arc<Semaphore>,
+    log: Arc<dyn Fn(&Record) + Send + Sync>,
+    turn: AtomicUsize,
+}
+
+impl Context {
+    /// A proxy for one workload. `log` is given every connection when it is over.
+    pub fn new(
+        identity: Arc<Identity>,
+        mesh: Arc<Mesh>,
+        limits: Limits,
+        unknown: UnknownDestinations,
+        log: impl Fn(&Record) + Send + Sync + 'static,
+    ) -> Self {
+        Self {
+            identity,
+            mesh,
+            limits,
+            unknown,
+            drain: Drain::default(),
+            pool: Pool::default(),
+            budget: Arc::new(Semaphore::new(limits.connections)),
+            log: Arc::new(log),
+            turn: AtomicUsize::new(0),
+        }
+    }
+
+    /// Starts and tells the end.
+    pub fn drain(&self) -> &Drain {
+        &self.drain
+    }
+
+    /// Who the proxy is; new certificates are installed there.
+    pub fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    /// Tunnels that are open to other proxies.
+    pub fn tunnels(&self) -> usize {
+        self.pool.len()
+    }
+
+    pub(crate) fn log(&self, record: &Record) {
+        (self.log)(record);
+    }
+
+    /// Another number each time, for taking turns.
+    pub(crate) fn turn(&self) -> usize {
+        self.turn.fetch_add(1, Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,41 @@
+//! Watches over an open connection: ends it when policy no longer allows it, when nothing moves, or at the end of a
+//! drain.
+
+use crate::access::Traffic;
+use crate::context::Context;
+use crate::drain::Phase;
+use crate::policy::Verdict;
+
+/// Ready, with the reason, when the connection must end.
+pub(crate) async fn cut(ctx: &Context, traffic: &Traffic, verdict: impl Fn() -> Verdict) -> String {
+    tokio::select! {
+        why = denied(ctx, verdict) => why,
+        why = idle(ctx, traffic) => why,
+        () = ctx.drain.reached(Phase::Cut) => "cut at the end of the drain".to_owned(),
+    }
+}
+
+/// A policy may change between the first look and this one: looks at once, then at every change.
+async fn denied(ctx: &Context, verdict: impl Fn() -> Verdict) -> String {
+    let mut changes = ctx.mesh.changes();
+    loop {
+        if let Verdict::Deny(why) = verdict() {
+            return format!("no longer allowed: {why}");
+        }
+        if changes.changed().await.is_err() {
+            return std::future::pending().await;
+        }
+    }
+}
+
+async fn idle(ctx: &Context, traffic: &Traffic) -> String {
+    let mut before = traffic.read();
+    loop {
+        tokio::time::sleep(ctx.limits.idle).await;
+        let now = traffic.read();
+        if now == before {
+            return "nothing moved for too long".to_owned();
+        }
+        before = now;
+    }
+}

@@ -1,0 +1,271 @@
+//! Tunnels from other proxies, on port 15008.
+//!
+//! 1. Mutual TLS: the caller is of our trust domain, or there is no tunnel.
+//! 2. Each stream is a CONNECT to an address of this pod: anything else is 400, a port of proxies 503.
+//! 3. The workload must be known to discovery (waiting a little) and policy must allow the caller: 503, 401.
+//! 4. The application is connected to: 503 if it cannot be.
+//! 5. Only then 200, and bytes.
+
+use crate::access::{Direction, Record, Traffic};
+use crate::context::Context;
+use crate::copy::{self, Counters};
+use crate::drain::Phase;
+use crate::policy::{Connection, Verdict};
+use crate::pool::{CONNECTION_WINDOW, FRAME, STREAM_WINDOW, keep_alive};
+use crate::route::RESERVED;
+use crate::{guard, socket};
+use bytes::Bytes;
+use h2::server::SendResponse;
+use h2::{Reason, RecvStream};
+use http::{Method, Request, Response, StatusCode};
+use remora_mtls::{SpiffeId, Wire, peer_identity};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::{Instant, SystemTime};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+
+/// Streams at once in one tunnel.
+const STREAMS: u32 = 200;
+
+/// Who called, from where, and where it arrived.
+#[derive(Debug, Clone)]
+struct Caller {
+    id: SpiffeId,
+    address: SocketAddr,
+    local: IpAddr,
+}
+
+/// Serves one tunnel until it ends.
+pub(crate) async fn handle(stream: TcpStream, address: SocketAddr, ctx: Arc<Context>) {
+    let Ok(local) = stream.local_addr() else { return };
+    let shaken = tokio::time::timeout(ctx.limits.handshake, shake(stream, &ctx)).await;
+    let (id, connection) = match shaken {
+        Ok(Ok(shaken)) => shaken,
+        Ok(Err(error)) => return log_failure(&ctx, address, local, error),
+        Err(_) => return log_failure(&ctx, address, local, "the handshake took too long".to_owned()),
+    };
+    let caller = Caller {
+        id,
+        address,
+        local: local.ip(),
+    };
+    streams(connection, &caller, &ctx).await;
+}
+
+type Tunnel = h2::server::Connection<TlsStream<TcpStream>, Bytes>;
+
+async fn shake(stream: TcpStream, ctx: &Context) -> Result<(SpiffeId, Tunnel), String> {
+    let acceptor = TlsAcceptor::from(ctx.identity.server(Wire::Hbone));
+    let tls = acceptor
+        .accept(stream)
+        .await
+        .map_err(|e| format!("TLS handshake: {e}"))?;
+    let certificates = tls.get_ref().1.peer_certificates();
+    let id =
+        peer_identity(certificates, ctx.identity.domains(), SystemTime::now()).map_err(|e| e.to_string())?;
+    let connection = h2::server::Builder::new()
+        .initial_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_frame_size(FRAME)
+        .max_header_list_size(16 << 10)
+        .max_concurrent_streams(STREAMS)
+        .handshake(tls)
+        .await
+        .map_err(|e| format!("HTTP/2 handshake: {e}"))?;
+    Ok((id, connection))
+}
+
+/// Accepts streams; at the start of a drain tells the peer to send no more.
+async fn streams(mut connection: Tunnel, caller: &Caller, ctx: &Arc<Context>) {
+    let pings = connection.ping_pong();
+    let alive = keep_alive(pings);
+    let draining = ctx.drain.reached(Phase::Draining);
+    let cut = ctx.drain.reached(Phase::Cut);
+    tokio::pin!(alive, draining, cut);
+    let mut told = false;
+    loop {
+        tokio::select! {
+            stream = connection.accept() => match stream {
+                Some(Ok((request, respond))) => {
+                    tokio::spawn(stream_task(request, respond, caller.clone(), Arc::clone(ctx)));
+                }
+                Some(Err(_)) | None => return,
+            },
+            () = &mut draining, if !told => {
+                told = true;
+                connection.graceful_shutdown();
+            }
+            () = &mut alive => return,
+            () = &mut cut => return,
+        }
+    }
+}
+
+/// A stream that was accepted: where it goes and whether it may.
+struct Accepted {
+    destination: SocketAddr,
+    upstream: TcpStream,
+}
+
+struct Refusal(StatusCode, String);
+
+async fn stream_task(
+    request: Request<RecvStream>,
+    mut respond: SendResponse<Bytes>,
+    caller: Caller,
+    ctx: Arc<Context>,
+) {
+    let started = Instant::now();
+    let traffic = Traffic::default();
+    let named = authority(&request, &caller);
+    let destination = *named.as_ref().unwrap_or(&SocketAddr::new(caller.local, 0));
+    let result = match Arc::clone(&ctx.budget).try_acquire_owned() {
+        Err(_) => Err(Refusal(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "too many connections".to_owned(),
+        )),
+        Ok(_permit) => match admit(named, &caller, &ctx).await {
+            Ok(accepted) => carry(request, &mut respond, accepted, &caller, &ctx, &traffic).await,
+            Err(refusal) => Err(refusal),
+        },
+    };
+    let error = result.err().map(|Refusal(status, why)| {
+        let response = Response::builder().status(status).body(());
+        if let Ok(response) = response {
+            // The peer may be gone, and then needs no answer.
+            let _ = respond.send_response(response, true);
+        }
+        why
+    });
+    let (forward, backward) = traffic.read();
+    ctx.log(&Record {
+        direction: Direction::Inbound,
+        source: caller.address,
+        source_id: Some(caller.id),
+        destination,
+        destination_id: Some(ctx.identity.id()),
+        service: None,
+        forward,
+        backward,
+        duration: started.elapsed(),
+        error,
+    });
+}
+
+/// Where the caller wants to go: an address of this pod and nothing else.
+fn authority(request: &Request<RecvStream>, caller: &Caller) -> Result<SocketAddr, Refusal> {
+    let refused = |why: String| Refusal(StatusCode::BAD_REQUEST, why);
+    if request.method() != Method::CONNECT {
+        return Err(refused(format!("{} is not CONNECT", request.method())));
+    }
+    let text = request.uri().authority().map(http::uri::Authority::as_str);
+    let address: SocketAddr = text
+        .and_then(|text| text.parse().ok())
+        .ok_or_else(|| refused(format!("{:?} is no address", text.unwrap_or_default())))?;
+    if address.ip() != caller.local {
+        return Err(refused(format!("{address} is not of this pod")));
+    }
+    if RESERVED.contains(&address.port()) {
+        return Err(Refusal(
+            StatusCode::SERVICE_UNAVAILABLE,
+            format!("{address} is a port of proxies"),
+        ));
+    }
+    Ok(address)
+}
+
+fn verdict(ctx: &Context, caller: &Caller, destination: SocketAddr) -> Verdict {
+    ctx.mesh.verdict(&Connection {
+        source: Some(caller.id.clone()),
+        source_ip: caller.address.ip(),
+        destination_ip: destination.ip(),
+        destination_port: destination.port(),
+    })
+}
+
+async fn admit(
+    named: Result<SocketAddr, Refusal>,
+    caller: &Caller,
+    ctx: &Context,
+) -> Result<Accepted, Refusal> {
+    let destination = named?;
+    if !known(ctx, destination.ip()).await {
+        let why = format!("discovery has not named {}", destination.ip());
+        return Err(Refusal(StatusCode::SERVICE_UNAVAILABLE, why));
+    }
+    if let Verdict::Deny(why) = verdict(ctx, caller, destination) {
+        return Err(Refusal(StatusCode::UNAUTHORIZED, why));
+    }
+    let upstream = socket::connect_application(destination, ctx.limits.connect)
+        .await
+        .map_err(|error| {
+            let why = format!("connect to the application: {error}");
+            Refusal(StatusCode::SERVICE_UNAVAILABLE, why)
+        })?;
+    Ok(Accepted {
+        destination,
+        upstream,
+    })
+}
+
+/// Waits a little for discovery to name the workload.
+async fn known(ctx: &Context, address: IpAddr) -> bool {
+    let mut changes = ctx.mesh.changes();
+    let named = async {
+        while ctx.mesh.workload(address).is_none() {
+            if changes.changed().await.is_err() {
+                return;
+            }
+        }
+    };
+    tokio::time::timeout(ctx.limits.discovery, named).await.is_ok()
+}
+
+async fn carry(
+    request: Request<RecvStream>,
+    respond: &mut SendResponse<Bytes>,
+    mut accepted: Accepted,
+    caller: &Caller,
+    ctx: &Context,
+    traffic: &Traffic,
+) -> Result<(), Refusal> {
+    let failed = |why: String| Refusal(StatusCode::OK, why);
+    let mut send = respond
+        .send_response(Response::new(()), false)
+        .map_err(|error| failed(error.to_string()))?;
+    let mut receive = request.into_body();
+    let counters = Counters {
+        from_socket: traffic.backward(),
+        to_socket: traffic.forward(),
+    };
+    let destination = accepted.destination;
+    let ended = tokio::select! {
+        copied = copy::tunnel(&mut accepted.upstream, &mut send, &mut receive, &counters) => {
+            copied.map_err(|error| error.to_string())
+        }
+        why = guard::cut(ctx, traffic, || verdict(ctx, caller, destination)) => Err(why),
+    };
+    ended.map_err(|why| {
+        // RFC 9113 §8.5: an error of the connection is a reset of the stream.
+        send.send_reset(Reason::CONNECT_ERROR);
+        let _ = accepted.upstream.set_zero_linger();
+        failed(why)
+    })
+}
+
+fn log_failure(ctx: &Context, source: SocketAddr, destination: SocketAddr, error: String) {
+    ctx.log(&Record {
+        direction: Direction::Inbound,
+        source,
+        source_id: None,
+        destination,
+        destination_id: Some(ctx.identity.id()),
+        service: None,
+        forward: 0,
+        backward: 0,
+        duration: std::time::Duration::ZERO,
+        error: Some(error),
+    });
+}

@@ -1,0 +1,25 @@
+//! The proxy: takes a pod's captured connections and carries them, encrypted and checked, to where they were going.
+//!
+//! One `async fn` per way a connection can take: [`outbound`] for what the pod opens, [`hbone`] for tunnels from other
+//! proxies. What they decide, they decide in pure functions ([`policy`], [`route`]) over what discovery said
+//! ([`mesh`]).
+//!
+//! Promises: a connection whose policy is missing or not understood is refused; a reset travels as a reset and a
+//! half-close as a half-close; every wait has an end; a slow peer holds a buffer, not memory that grows.
+
+pub mod access;
+pub mod context;
+mod copy;
+pub mod drain;
+mod guard;
+pub mod hbone;
+mod listen;
+pub mod mesh;
+pub mod outbound;
+pub mod policy;
+mod pool;
+pub mod route;
+mod socket;
+
+pub use context::{Context, Limits, UnknownDestinations};
+pub use listen::{Listeners, serve};

@@ -1,0 +1,127 @@
+//! Accepts connections and sees a proxy through its end.
+
+use crate::context::Context;
+use crate::drain::Phase;
+use crate::{hbone, outbound};
+use std::future::Future;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::{TcpListener, TcpStream};
+
+/// Waits after an error of accept, so that a proxy without descriptors does not spin.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(5);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// How often a proxy that ends looks whether it may.
+const LOOK: Duration = Duration::from_millis(10);
+/// How often unused tunnels are looked for.
+const SWEEP: Duration = Duration::from_secs(15);
+
+/// The sockets of a proxy, made in the pod's namespace by whoever starts it.
+#[derive(Debug, Default)]
+pub struct Listeners {
+    /// Captured connections of the pod (15001).
+    pub outbound: Vec<TcpListener>,
+    /// Tunnels from other proxies (15008).
+    pub hbone: Vec<TcpListener>,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Kind {
+    Outbound,
+    Hbone,
+}
+
+/// Serves until `stop` is ready and the drain after it is over: no more work is taken from outside, the application
+/// may still call others, open connections may finish until the deadline, then they are cut.
+///
+/// A drain can also be started through [`Context::drain`].
+pub async fn serve(ctx: Arc<Context>, listeners: Listeners, stop: impl Future<Output = ()>) {
+    let outbound = listeners.outbound.into_iter().map(|l| (Kind::Outbound, l));
+    let hbone = listeners.hbone.into_iter().map(|l| (Kind::Hbone, l));
+    let accepting: Vec<_> = outbound
+        .chain(hbone)
+        .map(|(kind, listener)| tokio::spawn(accept(kind, listener, Arc::clone(&ctx))))
+        .collect();
+    let keeping = tokio::spawn(keep_house(Arc::clone(&ctx)));
+    tokio::select! {
+        () = stop => ctx.drain.advance(Phase::Draining),
+        () = ctx.drain.reached(Phase::Draining) => {}
+    }
+    tokio::select! {
+        () = nothing_open(&ctx) => {}
+        () = tokio::time::sleep(ctx.limits.drain) => {}
+        () = ctx.drain.reached(Phase::Cut) => {}
+    }
+    ctx.drain.advance(Phase::Cut);
+    for task in accepting {
+        let _ = task.await;
+    }
+    // Everybody has been told; what is left needs one turn each to say goodbye.
+    let _ = tokio::time::timeout(Duration::from_secs(1), nothing_open(&ctx)).await;
+    keeping.abort();
+}
+
+/// Looked at only while a proxy ends, so connections need not report.
+async fn nothing_open(ctx: &Context) {
+    while ctx.budget.available_permits() < ctx.limits.connections {
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+async fn accept(kind: Kind, listener: TcpListener, ctx: Arc<Context>) {
+    // The application may still have to call others to finish what it was asked for.
+    let last = match kind {
+        Kind::Outbound => Phase::Cut,
+        Kind::Hbone => Phase::Draining,
+    };
+    let mut pause = SHORTEST_PAUSE;
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            () = ctx.drain.reached(last) => return,
+        };
+        if let Ok((stream, address)) = accepted {
+            pause = SHORTEST_PAUSE;
+            start(kind, stream, address, &ctx);
+        } else {
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+}
+
+/// One task a connection. Above the budget a connection is reset at once rather than left waiting.
+fn start(kind: Kind, stream: TcpStream, address: SocketAddr, ctx: &Arc<Context>) {
+    // Before any handshake: small messages must not wait for acknowledgements.
+    let _ = stream.set_nodelay(true);
+    let Ok(permit) = Arc::clone(&ctx.budget).try_acquire_owned() else {
+        let _ = stream.set_zero_linger();
+        return;
+    };
+    let ctx = Arc::clone(ctx);
+    tokio::spawn(async move {
+        match kind {
+            Kind::Hbone => hbone::handle(stream, address, ctx).await,
+            Kind::Outbound => outbound::handle(stream, address, ctx).await,
+        }
+        drop(permit);
+    });
+}
+
+/// Keeps the pool in step with the mesh.
+async fn keep_house(ctx: Arc<Context>) {
+    let mut mesh = ctx.mesh.changes();
+    let mut sweep = tokio::time::interval(SWEEP);
+    loop {
+        tokio::select! {
+            changed = mesh.changed() => {
+                if changed.is_err() {
+                    return;
+                }
+                ctx.pool.follow(&ctx.mesh);
+            }
+            _ = sweep.tick() => ctx.pool.sweep(ctx.limits.pool_idle),
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! The mesh as this proxy knows it: workloads, services and policies, and a signal when any of them changes.
+//!
+//! A resource that is not understood is refused and what was known of it stays. A policy that was never understood
+//! is remembered as such: whoever it may protect is closed until it can be kept.
+
+mod read;
+mod tables;
+
+pub use read::{Service, Tunnel, Workload};
+use tables::Tables;
+
+use crate::policy::{Connection, Verdict};
+use remora_xds::delta::{Change, Received};
+use remora_xds::types::{ADDRESS, AUTHORIZATION};
+use std::net::IpAddr;
+use std::sync::{Arc, PoisonError, RwLock};
+use tokio::sync::watch;
+
+/// What discovery said. Shared by all connections.
+#[derive(Debug)]
+pub struct Mesh {
+    tables: RwLock<Tables>,
+    changes: watch::Sender<u64>,
+}
+
+/// Where a service can be reached.
+#[derive(Debug, Clone)]
+pub struct Endpoint {
+    /// Who.
+    pub workload: Arc<Workload>,
+    /// On which of its ports.
+    pub port: u16,
+}
+
+/// What an address means.
+#[derive(Debug, Clone)]
+pub enum Destination {
+    /// A workload itself.
+    Workload(Arc<Workload>),
+    /// A service, with the healthy workloads behind the port that was dialled.
+    Service(Arc<Service>, Vec<Endpoint>),
+    /// Nothing of the mesh.
+    Unknown,
+}
+
+impl Default for Mesh {
+    fn default() -> Self {
+        Self {
+            tables: RwLock::default(),
+            changes: watch::channel(0).0,
+        }
+    }
+}
+
+impl Mesh {
+    /// Takes what discovery brought; gives what it refuses, with reasons.
+    pub fn apply(&self, received: &Received) -> Vec<(String, String)> {
+        let mut refused = Vec::new();
+        let mut tables = self.tables.write().unwrap_or_else(PoisonError::into_inner);
+        for change in &received.changes {
+            let result = match (received.type_url.as_str(), change) {
+                (ADDRESS, Change::Update { name, bytes }) => tables.address(name, bytes),
+                (ADDRESS, Change::Remove { name }) => {
+                    tables.remove_address(name);
+                    Ok(())
+                }
+                (AUTHORIZATION, Change::Update { name, bytes }) => tables.policy(name, bytes),
+                (AUTHORIZATION, Change::Remove { name }) => {
+                    tables.remove_policy(name);
+                    Ok(())
+                }
+                _ => Ok(()),
+            };
+            if let (Err(error), Change::Update { name, .. }) = (result, change) {
+                refused.push((name.clone(), error.to_string()));
+            }
+        }
+        drop(tables);
+        self.changes.send_modify(|count| *count += 1);
+        refused
+    }
+
+    /// Signals every change.
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
+    }
+
+    /// What an address and port mean.
+    pub fn destination(&self, address: IpAddr, port: u16) -> Destination {
+        self.read(|tables| tables.destination(address, port))
+    }
+
+    /// The workload at an address.
+    pub fn workload(&self, address: IpAddr) -> Option<Arc<Workload>> {
+        self.read(|tables| tables.workload(address))
+    }
+
+    /// The workload with a uid.
+    pub fn by_uid(&self, uid: &str) -> Option<Arc<Workload>> {
+        self.read(|tables| tables.by_uid(uid))
+    }
+
+    /// Whether a connection to a workload may be.
+    pub fn verdict(&self, connection: &Connection) -> Verdict {
+        self.read(|tables| tables.verdict(connection))
+    }
+
+    fn read<T>(&self, look: impl FnOnce(&Tables) -> T) -> T {
+        look(&self.tables.read().unwrap_or_else(PoisonError::into_inner))
+    }
+}

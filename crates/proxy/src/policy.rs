@@ -1,0 +1,223 @@
+//! Decides whether a connection may be. Pure.
+//!
+//! 1. A policy that should apply but is missing or not understood: denied.
+//! 2. A DENY policy matches: denied.
+//! 3. No ALLOW policy applies: allowed.
+//! 4. An ALLOW policy matches: allowed; otherwise denied.
+//!
+//! Within a policy rules are alternatives, clauses of a rule all hold, matches of a clause are alternatives, kinds of
+//! a match all hold, values of a kind are alternatives. A policy without rules matches nothing.
+//!
+//! differs from istio: a match without any condition is ignored there; here it counts as matching in a DENY policy
+//! and as not matching in an ALLOW policy, because a proxy that is unsure must refuse.
+
+use remora_mtls::SpiffeId;
+use remora_xds::proto::security as proto;
+use remora_xds::proto::security::string_match::MatchType;
+use std::net::IpAddr;
+
+/// What is known of a connection.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Connection {
+    /// Who opened it; nobody when it is not encrypted.
+    pub source: Option<SpiffeId>,
+    /// From where.
+    pub source_ip: IpAddr,
+    /// To where.
+    pub destination_ip: IpAddr,
+    /// To which port of the workload.
+    pub destination_port: u16,
+}
+
+/// What was decided, and by what.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    /// It may be.
+    Allow,
+    /// It may not, because of this.
+    Deny(String),
+}
+
+/// Whom a policy protects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scope {
+    /// Everybody.
+    Global,
+    /// Its namespace.
+    Namespace,
+    /// Those that name it.
+    Workload,
+}
+
+/// A policy that was understood.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Policy {
+    /// `NAMESPACE/NAME`.
+    pub key: String,
+    /// Where it lives.
+    pub namespace: String,
+    /// Whom it protects.
+    pub scope: Scope,
+    deny: bool,
+    dry_run: bool,
+    rules: Vec<proto::Rule>,
+}
+
+/// A policy that is not understood, and so cannot be kept.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PolicyError {
+    /// An action of a newer version.
+    #[error("action {0} is not known")]
+    Action(i32),
+    /// A scope of a newer version.
+    #[error("scope {0} is not known")]
+    Scope(i32),
+    /// An address that is none.
+    #[error("an address range of {bytes} bytes and length {length} is none")]
+    Range {
+        /// Bytes of the address.
+        bytes: usize,
+        /// Bits that count.
+        length: u32,
+    },
+    /// A way of comparing texts of a newer version.
+    #[error("a way of comparing texts is not known")]
+    Text,
+}
+
+impl Policy {
+    /// Checks everything, so that evaluation cannot fail.
+    pub fn new(message: proto::Authorization) -> Result<Self, PolicyError> {
+        let deny = match proto::Action::try_from(message.action) {
+            Ok(proto::Action::Allow) => false,
+            Ok(proto::Action::Deny) => true,
+            Err(_) => return Err(PolicyError::Action(message.action)),
+        };
+        let scope = match proto::Scope::try_from(message.scope) {
+            Ok(proto::Scope::Global) => Scope::Global,
+            Ok(proto::Scope::Namespace) => Scope::Namespace,
+            Ok(proto::Scope::WorkloadSelector) => Scope::Workload,
+            Err(_) => return Err(PolicyError::Scope(message.scope)),
+        };
+        let clauses = message.rules.iter().flat_map(|rule| &rule.clauses);
+        clauses.flat_map(|clause| &clause.matches).try_for_each(check)?;
+        Ok(Self {
+            key: format!("{}/{}", message.namespace, message.name),
+            namespace: message.namespace,
+            scope,
+            deny,
+            dry_run: message.dry_run,
+            rules: message.rules,
+        })
+    }
+
+    fn matches(&self, connection: &Connection) -> bool {
+        let one = |m: &proto::Match| {
+            if *m == proto::Match::default() {
+                self.deny
+            } else {
+                holds(m, connection)
+            }
+        };
+        let clause = |c: &proto::Clause| match c.matches.as_slice() {
+            [] => self.deny,
+            matches => matches.iter().any(one),
+        };
+        self.rules.iter().any(|rule| rule.clauses.iter().all(clause))
+    }
+}
+
+/// Decides over the policies that apply to a workload.
+pub fn decide<'a>(policies: impl Iterator<Item = &'a Policy> + Clone, connection: &Connection) -> Verdict {
+    let enforced = policies.filter(|policy| !policy.dry_run);
+    let denying = enforced.clone().filter(|policy| policy.deny);
+    if let Some(policy) = denying.clone().find(|policy| policy.matches(connection)) {
+        return Verdict::Deny(format!("denied by {}", policy.key));
+    }
+    let mut allowing = enforced.filter(|policy| !policy.deny).peekable();
+    if allowing.peek().is_none() || allowing.any(|policy| policy.matches(connection)) {
+        return Verdict::Allow;
+    }
+    Verdict::Deny("no policy allows it".to_owned())
+}
+
+fn check(m: &proto::Match) -> Result<(), PolicyError> {
+    let texts = [&m.namespaces, &m.not_namespaces, &m.principals, &m.not_principals];
+    if texts
+        .iter()
+        .any(|list| list.iter().any(|text| text.match_type.is_none()))
+    {
+        return Err(PolicyError::Text);
+    }
+    let ranges = [
+        &m.source_ips,
+        &m.not_source_ips,
+        &m.destination_ips,
+        &m.not_destination_ips,
+    ];
+    for range in ranges.into_iter().flatten() {
+        let (bytes, length) = (range.address.len(), range.length);
+        let bits = if bytes == 4 { 32 } else { 128 };
+        if !matches!(bytes, 4 | 16) || length > bits {
+            return Err(PolicyError::Range { bytes, length });
+        }
+    }
+    Ok(())
+}
+
+fn holds(m: &proto::Match, connection: &Connection) -> bool {
+    let principal = connection.source.as_ref().map(SpiffeId::principal);
+    let namespace = connection
+        .source
+        .as_ref()
+        .and_then(SpiffeId::service_account)
+        .map(|(namespace, _)| namespace);
+    let port = u32::from(connection.destination_port);
+    kind(&m.namespaces, &m.not_namespaces, |t| text(t, namespace))
+        && kind(&m.principals, &m.not_principals, |t| text(t, principal))
+        && kind(&m.source_ips, &m.not_source_ips, |r| {
+            within(r, connection.source_ip)
+        })
+        && kind(&m.destination_ips, &m.not_destination_ips, |r| {
+            within(r, connection.destination_ip)
+        })
+        && kind(&m.destination_ports, &m.not_destination_ports, |p| *p == port)
+}
+
+fn kind<T>(any: &[T], none: &[T], matches: impl Fn(&T) -> bool) -> bool {
+    (any.is_empty() || any.iter().any(&matches)) && !none.iter().any(&matches)
+}
+
+fn text(pattern: &proto::StringMatch, value: Option<&str>) -> bool {
+    // istio: policies may write principals with or without the scheme.
+    let bare = |text: &str| text.strip_prefix("spiffe://").unwrap_or(text).to_owned();
+    match (&pattern.match_type, value) {
+        (_, None) | (None, _) => false,
+        (Some(MatchType::Exact(exact)), Some(value)) => bare(exact) == value,
+        (Some(MatchType::Prefix(prefix)), Some(value)) => value.starts_with(&bare(prefix)),
+        (Some(MatchType::Suffix(suffix)), Some(value)) => value.ends_with(suffix),
+        (Some(MatchType::Presence(_)), Some(value)) => !value.is_empty(),
+    }
+}
+
+fn within(range: &proto::Address, address: IpAddr) -> bool {
+    let bits = |bytes: &[u8]| {
+        bytes
+            .iter()
+            .fold(0_u128, |sum, byte| (sum << 8) | u128::from(*byte))
+    };
+    let octets = match address {
+        IpAddr::V4(v4) => v4.octets().to_vec(),
+        IpAddr::V6(v6) => v6.octets().to_vec(),
+    };
+    if octets.len() != range.address.len() {
+        return false;
+    }
+    let width = u32::try_from(octets.len() * 8).unwrap_or(128);
+    let shift = width.saturating_sub(range.length);
+    // A length of 0 is everything; shifting all 128 bits out is not defined.
+    shift >= 128 || bits(&octets) >> shift == bits(&range.address) >> shift
+}
+
+#[cfg(test)]
+mod tests;

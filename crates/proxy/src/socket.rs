@@ -1,0 +1,39 @@
+//! TCP connections to others, with a limit on the wait.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
+use tokio::net::{TcpSocket, TcpStream};
+
+/// A connection from wherever the kernel likes.
+pub(crate) async fn connect(address: SocketAddr, patience: Duration) -> io::Result<TcpStream> {
+    dial(socket(address)?, address, patience).await
+}
+
+/// A connection to the pod's own application.
+// istio: from 127.0.0.6 or ::6, by which the capture rules know it and leave it alone.
+pub(crate) async fn connect_application(address: SocketAddr, patience: Duration) -> io::Result<TcpStream> {
+    let from: IpAddr = match address {
+        SocketAddr::V4(_) => Ipv4Addr::new(127, 0, 0, 6).into(),
+        SocketAddr::V6(_) => Ipv6Addr::new(0, 0, 0, 0, 0, 0, 0, 6).into(),
+    };
+    let socket = socket(address)?;
+    socket.bind(SocketAddr::new(from, 0))?;
+    dial(socket, address, patience).await
+}
+
+fn socket(address: SocketAddr) -> io::Result<TcpSocket> {
+    if address.is_ipv4() {
+        TcpSocket::new_v4()
+    } else {
+        TcpSocket::new_v6()
+    }
+}
+
+async fn dial(socket: TcpSocket, address: SocketAddr, patience: Duration) -> io::Result<TcpStream> {
+    let stream = tokio::time::timeout(patience, socket.connect(address))
+        .await
+        .map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
+    stream.set_nodelay(true)?;
+    Ok(stream)
+}

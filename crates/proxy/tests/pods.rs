@@ -1,0 +1,19 @@
+//! Two pods with real capture rules, two proxies, and applications that know of neither.
+//!
+//! Everything happens in network namespaces made here. Without the rights for that the tests fail.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test fails by panicking; the helpers of this file are tests too"
+)]
+
+#[path = "pods/drain.rs"]
+mod drain;
+#[path = "pods/policy.rs"]
+mod policy;
+#[path = "pods/scene.rs"]
+mod scene;
+#[path = "pods/traffic.rs"]
+mod traffic;
+#[path = "pods/tunnel.rs"]
+mod tunnel;

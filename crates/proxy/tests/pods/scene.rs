@@ -1,0 +1,301 @@
+//! The two pods.
+
+use remora_capture::install;
+use remora_capture::options::{Environment, Settings, parse_argv};
+use remora_mtls::{Authority, Chain, Credentials, Identity, PrivateKey, Roots, SpiffeId, TrustDomains};
+use remora_net::{Namespace, privilege};
+use remora_proxy::access::Record;
+use remora_proxy::drain::Phase;
+use remora_proxy::mesh::Mesh;
+use remora_proxy::{Context, Limits, Listeners, UnknownDestinations, serve};
+use remora_testkit::{Actor, Lab};
+use remora_xds::delta::{Client, Interest, Server};
+use remora_xds::proto::discovery::Node;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime};
+use tokio::sync::oneshot;
+
+/// Nothing takes longer, also on a busy machine.
+pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
+pub(crate) const APP: u32 = 1000;
+const PROXY: u32 = 1337;
+const RULES: &[&str] = &[
+    "-p",
+    "15001",
+    "-z",
+    "15006",
+    "-u",
+    "1337",
+    "-m",
+    "REDIRECT",
+    "-i",
+    "*",
+    "-b",
+    "*",
+    "--dual-stack",
+    "--backend",
+    "nftables",
+];
+
+/// Where the service is dialled.
+pub(crate) fn service(ipv6: bool) -> SocketAddr {
+    let address: IpAddr = if ipv6 { "fd96::1" } else { "10.96.0.1" }.parse().unwrap();
+    SocketAddr::new(address, 80)
+}
+
+/// One pod's proxy.
+pub(crate) struct Proxy {
+    pub(crate) ctx: Arc<Context>,
+    pub(crate) records: Receiver<Record>,
+    pub(crate) mesh: Arc<Mesh>,
+    state: Mutex<Client>,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+/// A client pod, a server pod, their proxies.
+pub(crate) struct Scene {
+    pub(crate) lab: Lab,
+    pub(crate) authority: Authority,
+    pub(crate) client: Proxy,
+    pub(crate) server: Proxy,
+    pub(crate) app: Actor,
+    pub(crate) server_app: Actor,
+}
+
+/// The mesh both proxies are told about.
+pub(crate) const MESH: &str = "
+kind: Workload
+name: web-0
+namespace: shop
+addresses: [10.1.0.2, 'fd00:1::2']
+serviceAccount: web
+tunnel: hbone
+---
+kind: Workload
+name: cart-0
+namespace: shop
+addresses: [10.1.0.1, 'fd00:1::1']
+serviceAccount: cart
+tunnel: hbone
+services: {shop/cart.shop.svc.cluster.local: ['80:8080']}
+---
+kind: Service
+name: cart
+namespace: shop
+addresses: [10.96.0.1, 'fd96::1']
+ports: [{port: 80, targetPort: 8080}]
+";
+
+pub(crate) fn identity(authority: &Authority, account: &str) -> Arc<Identity> {
+    let id = SpiffeId::of_service_account("td", "shop", account).unwrap();
+    let key = PrivateKey::generate().unwrap();
+    let now = SystemTime::now();
+    let request = key.request(&id).unwrap();
+    let issued = authority
+        .issue(&request, &id, Duration::from_hours(1), now)
+        .unwrap();
+    let chain = Chain::from_pem(&issued.leaf).unwrap();
+    let roots = Roots::from_pem(&issued.roots).unwrap();
+    let credentials = Credentials::new(&key, chain, roots, &id, now).unwrap();
+    let domains = TrustDomains::new::<&str>("td", &[]).unwrap();
+    Arc::new(Identity::new(domains, credentials).unwrap())
+}
+
+fn limits() -> Limits {
+    Limits {
+        discovery: Duration::from_millis(300),
+        drain: Duration::from_secs(20),
+        ..Limits::default()
+    }
+}
+
+impl Proxy {
+    fn start(namespace: &Namespace, identity: Arc<Identity>) -> Self {
+        let mesh = Arc::new(Mesh::default());
+        let (log, records) = channel();
+        let log = Mutex::new(log);
+        let ctx = Arc::new(Context::new(
+            identity,
+            Arc::clone(&mesh),
+            limits(),
+            UnknownDestinations::Pass,
+            move |record| {
+                let _ = log.lock().unwrap().send(record.clone());
+            },
+        ));
+        let (stop, told) = oneshot::channel();
+        let (ready, started) = channel();
+        let (inside, shared) = (namespace.clone(), Arc::clone(&ctx));
+        let thread = std::thread::spawn(move || {
+            inside.enter().unwrap();
+            privilege::become_user(PROXY, PROXY).unwrap();
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .unwrap();
+            runtime.block_on(async move {
+                let listeners = Listeners {
+                    outbound: vec![bind("0.0.0.0:15001"), bind("[::]:15001")],
+                    hbone: vec![bind("0.0.0.0:15008"), bind("[::]:15008")],
+                };
+                ready.send(()).unwrap();
+                serve(shared, listeners, async { drop(told.await) }).await;
+            });
+        });
+        started.recv().unwrap();
+        let mut state = Client::new(Node::default());
+        state.want(remora_xds::types::ADDRESS, Interest::Everything);
+        state.want(remora_xds::types::AUTHORIZATION, Interest::Everything);
+        Self {
+            ctx,
+            records,
+            mesh,
+            state: Mutex::new(state),
+            stop: Some(stop),
+            thread: Some(thread),
+        }
+    }
+
+    /// Tells the proxy about the mesh as discovery would: what changed since the last time.
+    pub(crate) fn learn(&self, mesh: &str) {
+        let documents = remora_control::files::documents(mesh, "test").unwrap();
+        let snapshots = remora_control::mesh::encode(&documents, "td").unwrap();
+        let mut server = Server::new();
+        let mut state = self.state.lock().unwrap();
+        for request in state.connected() {
+            server.receive(request);
+        }
+        for (url, snapshot) in &snapshots {
+            let received = state.receive(server.next(url, snapshot).unwrap()).unwrap();
+            let refused = self.mesh.apply(&received);
+            assert!(refused.is_empty(), "{refused:?}");
+            state.answer(&received, &refused);
+        }
+    }
+
+    pub(crate) fn record(&self) -> Record {
+        self.records.recv_timeout(PATIENCE).unwrap()
+    }
+
+    /// Asks it to end; see [`finish`](Self::finish).
+    pub(crate) fn stop(&mut self) {
+        drop(self.stop.take());
+    }
+
+    /// Waits until it has begun to end.
+    pub(crate) fn draining(&self) {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(self.ctx.drain().reached(Phase::Draining));
+    }
+
+    pub(crate) fn finish(&mut self) {
+        self.thread.take().unwrap().join().unwrap();
+    }
+}
+
+fn bind(address: &str) -> tokio::net::TcpListener {
+    let address: SocketAddr = address.parse().unwrap();
+    let listener = remora_net::socket::TcpOptions::default().listen(address).unwrap();
+    listener.set_nonblocking(true).unwrap();
+    tokio::net::TcpListener::from_std(listener).unwrap()
+}
+
+fn capture(namespace: &Namespace) {
+    Actor::root(namespace).run(|| {
+        let environment = Environment::default();
+        let settings = Settings::read(&parse_argv(RULES).unwrap(), &environment).unwrap();
+        let prepared = install::prepare(&settings).unwrap();
+        install::install(&settings, &prepared.plan).unwrap();
+    });
+}
+
+impl Scene {
+    pub(crate) fn new() -> Self {
+        Self::with(MESH)
+    }
+
+    pub(crate) fn with(mesh: &str) -> Self {
+        let lab = Lab::new();
+        let now = SystemTime::now();
+        let authority = Authority::generate("test", now, Duration::from_hours(10)).unwrap();
+        capture(&lab.pod);
+        capture(&lab.peer);
+        let scene = Self {
+            client: Proxy::start(&lab.pod, identity(&authority, "web")),
+            server: Proxy::start(&lab.peer, identity(&authority, "cart")),
+            app: Actor::new(&lab.pod, APP, APP),
+            server_app: Actor::new(&lab.peer, APP, APP),
+            authority,
+            lab,
+        };
+        scene.learn(mesh);
+        scene
+    }
+
+    pub(crate) fn learn(&self, mesh: &str) {
+        self.client.learn(mesh);
+        self.server.learn(mesh);
+    }
+
+    /// The server's application: one connection after the other, each on a thread of its own.
+    pub(crate) fn serve(&self, port: u16, behaviour: impl Fn(TcpStream) + Send + Sync + Clone + 'static) {
+        self.server_app.run(move || {
+            for any in ["0.0.0.0", "::"] {
+                let at = SocketAddr::new(any.parse().unwrap(), port);
+                let listener: TcpListener = remora_net::socket::TcpOptions::default().listen(at).unwrap();
+                let behaviour = behaviour.clone();
+                std::thread::spawn(move || {
+                    while let Ok((stream, _)) = listener.accept() {
+                        let behaviour = behaviour.clone();
+                        std::thread::spawn(move || behaviour(stream));
+                    }
+                });
+            }
+        });
+    }
+
+    /// The client's application opens a connection.
+    pub(crate) fn connect(&self, to: SocketAddr) -> TcpStream {
+        self.try_connect(to).unwrap()
+    }
+
+    fn try_connect(&self, to: SocketAddr) -> std::io::Result<TcpStream> {
+        let stream = self.app.run(move || TcpStream::connect_timeout(&to, PATIENCE))?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        Ok(stream)
+    }
+
+    /// One connection with a word and its echo.
+    pub(crate) fn attempt(&self, to: SocketAddr) -> std::io::Result<()> {
+        exchange(&mut self.try_connect(to)?, b"hello?")
+    }
+
+    /// How a connection that should fail ends: while it opens or when it is used, whichever is noticed first.
+    pub(crate) fn failure(&self, to: SocketAddr) -> ErrorKind {
+        self.attempt(to).unwrap_err().kind()
+    }
+}
+
+/// An application that repeats what it hears.
+pub(crate) fn echo(mut stream: TcpStream) {
+    let mut buffer = vec![0; 64 << 10];
+    while let Ok(count) = stream.read(&mut buffer) {
+        if count == 0 || stream.write_all(&buffer[..count]).is_err() {
+            return;
+        }
+    }
+}
+
+/// Sends and hears the same back.
+pub(crate) fn exchange(stream: &mut TcpStream, words: &[u8]) -> std::io::Result<()> {
+    stream.write_all(words)?;
+    let mut heard = vec![0; words.len()];
+    stream.read_exact(&mut heard)?;
+    assert_eq!(heard, words);
+    Ok(())
+}
