@@ -2,6 +2,7 @@
 
 use crate::access::Record;
 use crate::drain::Drain;
+use crate::inbound::Modes;
 use crate::mesh::Mesh;
 use crate::pool::Pool;
 use remora_mtls::Identity;
@@ -21,6 +22,8 @@ pub struct Limits {
     pub connect: Duration,
     /// How long a connection waits for discovery to name the workload it is about.
     pub discovery: Duration,
+    /// How long a caller may be silent before the application is asked whether it speaks first.
+    pub sniff: Duration,
     /// A connection on which nothing moves is cut after this, and before twice this.
     pub idle: Duration,
     /// A pooled tunnel that nobody uses is closed after this.
@@ -38,6 +41,7 @@ impl Default for Limits {
             handshake: Duration::from_secs(10),
             connect: Duration::from_secs(10),
             discovery: Duration::from_secs(5),
+            sniff: Duration::from_millis(100),
             // istio: the idle timeout of TCP connections is one hour.
             idle: Duration::from_hours(1),
             pool_idle: Duration::from_mins(5),
@@ -58,12 +62,24 @@ pub enum UnknownDestinations {
     Refuse,
 }
 
+/// How a proxy behaves.
+#[derive(Debug, Clone, Default)]
+pub struct Settings {
+    /// Times and sizes.
+    pub limits: Limits,
+    /// Destinations that are not of the mesh.
+    pub unknown: UnknownDestinations,
+    /// What is accepted on the pod's ports.
+    pub modes: Modes,
+}
+
 /// Shared by all connections of a pod.
 pub struct Context {
     pub(crate) identity: Arc<Identity>,
     pub(crate) mesh: Arc<Mesh>,
     pub(crate) limits: Limits,
     pub(crate) unknown: UnknownDestinations,
+    pub(crate) modes: Modes,
     pub(crate) drain: Drain,
     pub(crate) pool: Pool,
     pub(crate) budget: Arc<Semaphore>,
@@ -76,15 +92,20 @@ impl Context {
     pub fn new(
         identity: Arc<Identity>,
         mesh: Arc<Mesh>,
-        limits: Limits,
-        unknown: UnknownDestinations,
+        settings: Settings,
         log: impl Fn(&Record) + Send + Sync + 'static,
     ) -> Self {
+        let Settings {
+            limits,
+            unknown,
+            modes,
+        } = settings;
         Self {
             identity,
             mesh,
             limits,
             unknown,
+            modes,
             drain: Drain::default(),
             pool: Pool::default(),
             budget: Arc::new(Semaphore::new(limits.connections)),

@@ -211,7 +211,7 @@ async fn admit(
 }
 
 /// Waits a little for discovery to name the workload.
-async fn known(ctx: &Context, address: IpAddr) -> bool {
+pub(crate) async fn known(ctx: &Context, address: IpAddr) -> bool {
     let mut changes = ctx.mesh.changes();
     let named = async {
         while ctx.mesh.workload(address).is_none() {

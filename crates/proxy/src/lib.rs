@@ -1,7 +1,7 @@
 //! The proxy: takes a pod's captured connections and carries them, encrypted and checked, to where they were going.
 //!
 //! One `async fn` per way a connection can take: [`outbound`] for what the pod opens, [`hbone`] for tunnels from other
-//! proxies. What they decide, they decide in pure functions ([`policy`], [`route`]) over what discovery said
+//! proxies, [`inbound`] for everything else that comes to the pod's ports. What they decide, they decide in pure functions ([`policy`], [`route`]) over what discovery said
 //! ([`mesh`]).
 //!
 //! Promises: a connection whose policy is missing or not understood is refused; a reset travels as a reset and a
@@ -13,13 +13,15 @@ mod copy;
 pub mod drain;
 mod guard;
 pub mod hbone;
+pub mod inbound;
 mod listen;
 pub mod mesh;
 pub mod outbound;
 pub mod policy;
 mod pool;
 pub mod route;
+pub mod sniff;
 mod socket;
 
-pub use context::{Context, Limits, UnknownDestinations};
+pub use context::{Context, Limits, Settings, UnknownDestinations};
 pub use listen::{Listeners, serve};

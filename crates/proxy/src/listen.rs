@@ -2,7 +2,7 @@
 
 use crate::context::Context;
 use crate::drain::Phase;
-use crate::{hbone, outbound};
+use crate::{hbone, inbound, outbound};
 use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -22,6 +22,8 @@ const SWEEP: Duration = Duration::from_secs(15);
 pub struct Listeners {
     /// Captured connections of the pod (15001).
     pub outbound: Vec<TcpListener>,
+    /// Captured connections to the pod (15006).
+    pub inbound: Vec<TcpListener>,
     /// Tunnels from other proxies (15008).
     pub hbone: Vec<TcpListener>,
 }
@@ -29,6 +31,7 @@ pub struct Listeners {
 #[derive(Debug, Clone, Copy)]
 enum Kind {
     Outbound,
+    Inbound,
     Hbone,
 }
 
@@ -38,8 +41,10 @@ enum Kind {
 /// A drain can also be started through [`Context::drain`].
 pub async fn serve(ctx: Arc<Context>, listeners: Listeners, stop: impl Future<Output = ()>) {
     let outbound = listeners.outbound.into_iter().map(|l| (Kind::Outbound, l));
+    let inbound = listeners.inbound.into_iter().map(|l| (Kind::Inbound, l));
     let hbone = listeners.hbone.into_iter().map(|l| (Kind::Hbone, l));
     let accepting: Vec<_> = outbound
+        .chain(inbound)
         .chain(hbone)
         .map(|(kind, listener)| tokio::spawn(accept(kind, listener, Arc::clone(&ctx))))
         .collect();
@@ -73,7 +78,7 @@ async fn accept(kind: Kind, listener: TcpListener, ctx: Arc<Context>) {
     // The application may still have to call others to finish what it was asked for.
     let last = match kind {
         Kind::Outbound => Phase::Cut,
-        Kind::Hbone => Phase::Draining,
+        Kind::Inbound | Kind::Hbone => Phase::Draining,
     };
     let mut pause = SHORTEST_PAUSE;
     loop {
@@ -103,6 +108,7 @@ fn start(kind: Kind, stream: TcpStream, address: SocketAddr, ctx: &Arc<Context>)
     tokio::spawn(async move {
         match kind {
             Kind::Hbone => hbone::handle(stream, address, ctx).await,
+            Kind::Inbound => inbound::handle(stream, address, ctx).await,
             Kind::Outbound => outbound::handle(stream, address, ctx).await,
         }
         drop(permit);

@@ -62,12 +62,12 @@ pub(crate) async fn handle(mut stream: TcpStream, source: SocketAddr, ctx: Arc<C
     });
 }
 
-fn reset(stream: &TcpStream) {
+pub(crate) fn reset(stream: &TcpStream) {
     let _ = stream.set_zero_linger();
 }
 
 /// Where a captured connection was going. Not captured: it was going to us.
-fn original(stream: &TcpStream) -> Option<SocketAddr> {
+pub(crate) fn original(stream: &TcpStream) -> Option<SocketAddr> {
     let destination = remora_net::socket::original_destination(stream).ok()?;
     let local = stream.local_addr().ok()?;
     (destination != local).then_some(destination)

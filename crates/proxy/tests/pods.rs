@@ -9,6 +9,8 @@
 
 #[path = "pods/drain.rs"]
 mod drain;
+#[path = "pods/inbound.rs"]
+mod inbound;
 #[path = "pods/policy.rs"]
 mod policy;
 #[path = "pods/scene.rs"]

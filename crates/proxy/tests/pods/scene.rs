@@ -6,8 +6,9 @@ use remora_mtls::{Authority, Chain, Credentials, Identity, PrivateKey, Roots, Sp
 use remora_net::{Namespace, privilege};
 use remora_proxy::access::Record;
 use remora_proxy::drain::Phase;
+use remora_proxy::inbound::Modes;
 use remora_proxy::mesh::Mesh;
-use remora_proxy::{Context, Limits, Listeners, UnknownDestinations, serve};
+use remora_proxy::{Context, Limits, Listeners, Settings as ProxySettings, UnknownDestinations, serve};
 use remora_testkit::{Actor, Lab};
 use remora_xds::delta::{Client, Interest, Server};
 use remora_xds::proto::discovery::Node;
@@ -114,15 +115,18 @@ fn limits() -> Limits {
 }
 
 impl Proxy {
-    fn start(namespace: &Namespace, identity: Arc<Identity>) -> Self {
+    fn start(namespace: &Namespace, identity: Arc<Identity>, modes: Modes) -> Self {
         let mesh = Arc::new(Mesh::default());
         let (log, records) = channel();
         let log = Mutex::new(log);
         let ctx = Arc::new(Context::new(
             identity,
             Arc::clone(&mesh),
-            limits(),
-            UnknownDestinations::Pass,
+            ProxySettings {
+                limits: limits(),
+                unknown: UnknownDestinations::Pass,
+                modes,
+            },
             move |record| {
                 let _ = log.lock().unwrap().send(record.clone());
             },
@@ -140,6 +144,7 @@ impl Proxy {
             runtime.block_on(async move {
                 let listeners = Listeners {
                     outbound: vec![bind("0.0.0.0:15001"), bind("[::]:15001")],
+                    inbound: vec![bind("0.0.0.0:15006"), bind("[::]:15006")],
                     hbone: vec![bind("0.0.0.0:15008"), bind("[::]:15008")],
                 };
                 ready.send(()).unwrap();
@@ -219,14 +224,19 @@ impl Scene {
     }
 
     pub(crate) fn with(mesh: &str) -> Self {
+        Self::strictness(mesh, Modes::default())
+    }
+
+    /// With modes for the server's ports.
+    pub(crate) fn strictness(mesh: &str, modes: Modes) -> Self {
         let lab = Lab::new();
         let now = SystemTime::now();
         let authority = Authority::generate("test", now, Duration::from_hours(10)).unwrap();
         capture(&lab.pod);
         capture(&lab.peer);
         let scene = Self {
-            client: Proxy::start(&lab.pod, identity(&authority, "web")),
-            server: Proxy::start(&lab.peer, identity(&authority, "cart")),
+            client: Proxy::start(&lab.pod, identity(&authority, "web"), Modes::default()),
+            server: Proxy::start(&lab.peer, identity(&authority, "cart"), modes),
             app: Actor::new(&lab.pod, APP, APP),
             server_app: Actor::new(&lab.peer, APP, APP),
             authority,
@@ -267,6 +277,14 @@ impl Scene {
         let stream = self.app.run(move || TcpStream::connect_timeout(&to, PATIENCE))?;
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.set_write_timeout(Some(PATIENCE))?;
+        Ok(stream)
+    }
+
+    /// Somebody in the client's pod whose connections are not captured, as a program outside the mesh.
+    pub(crate) fn outsider(&self, to: SocketAddr) -> std::io::Result<TcpStream> {
+        let outsider = Actor::new(&self.lab.pod, PROXY, PROXY);
+        let stream = outsider.run(move || TcpStream::connect_timeout(&to, PATIENCE))?;
+        stream.set_read_timeout(Some(PATIENCE))?;
         Ok(stream)
     }
 
