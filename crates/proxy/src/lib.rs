@@ -14,6 +14,7 @@ pub mod drain;
 mod guard;
 pub mod hbone;
 pub mod inbound;
+pub mod join;
 mod listen;
 pub mod mesh;
 pub mod outbound;
