@@ -50,14 +50,14 @@ impl fmt::Display for Record {
         };
         write!(f, "src.addr={}", self.source)?;
         if let Some(id) = &self.source_id {
-            write!(f, " src.identity={id:?}")?;
+            write!(f, " src.identity=\"{id}\"")?;
         }
         write!(f, " dst.addr={}", self.destination)?;
         if let Some(service) = &self.service {
             write!(f, " dst.service={service:?}")?;
         }
         if let Some(id) = &self.destination_id {
-            write!(f, " dst.identity={id:?}")?;
+            write!(f, " dst.identity=\"{id}\"")?;
         }
         write!(
             f,

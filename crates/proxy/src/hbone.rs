@@ -40,7 +40,8 @@ struct Caller {
 /// Serves one tunnel until it ends.
 pub(crate) async fn handle(stream: TcpStream, address: SocketAddr, ctx: Arc<Context>) {
     let Ok(local) = stream.local_addr() else { return };
-    let shaken = tokio::time::timeout(ctx.limits.handshake, shake(stream, &ctx)).await;
+    // Boxed: what the handshake needs is given back before the long part begins.
+    let shaken = tokio::time::timeout(ctx.limits.handshake, Box::pin(shake(stream, &ctx))).await;
     let (id, connection) = match shaken {
         Ok(Ok(shaken)) => shaken,
         Ok(Err(error)) => return log_failure(&ctx, address, local, error),
@@ -54,7 +55,8 @@ pub(crate) async fn handle(stream: TcpStream, address: SocketAddr, ctx: Arc<Cont
     streams(connection, &caller, &ctx).await;
 }
 
-type Tunnel = h2::server::Connection<TlsStream<TcpStream>, Bytes>;
+/// Boxed: it is large, and would be held twice on its way.
+type Tunnel = Box<h2::server::Connection<TlsStream<TcpStream>, Bytes>>;
 
 async fn shake(stream: TcpStream, ctx: &Context) -> Result<(SpiffeId, Tunnel), String> {
     let acceptor = TlsAcceptor::from(ctx.identity.server(Wire::Hbone));
@@ -74,7 +76,7 @@ async fn shake(stream: TcpStream, ctx: &Context) -> Result<(SpiffeId, Tunnel), S
         .handshake(tls)
         .await
         .map_err(|e| format!("HTTP/2 handshake: {e}"))?;
-    Ok((id, connection))
+    Ok((id, Box::new(connection)))
 }
 
 /// Accepts streams; at the start of a drain tells the peer to send no more.
@@ -126,7 +128,7 @@ async fn stream_task(
             StatusCode::SERVICE_UNAVAILABLE,
             "too many connections".to_owned(),
         )),
-        Ok(_permit) => match admit(named, &caller, &ctx).await {
+        Ok(_permit) => match Box::pin(admit(named, &caller, &ctx)).await {
             Ok(accepted) => carry(request, &mut respond, accepted, &caller, &ctx, &traffic).await,
             Err(refusal) => Err(refusal),
         },

@@ -102,7 +102,7 @@ impl Arrival<'_> {
     /// Who came, and what went wrong.
     async fn serve(&self, stream: TcpStream) -> (Option<SpiffeId>, Option<String>) {
         let mut sniffer = Sniffer::new(stream);
-        let decided = self.decide(&mut sniffer).await;
+        let decided = Box::pin(self.decide(&mut sniffer)).await;
         let (speech, upstream) = match decided {
             Ok(decided) => decided,
             Err(why) => {
@@ -111,7 +111,7 @@ impl Arrival<'_> {
             }
         };
         let near = match speech {
-            Speech::Mesh => match self.end_tls(sniffer.into_stream()).await {
+            Speech::Mesh => match Box::pin(self.end_tls(sniffer.into_stream())).await {
                 Ok((tls, id)) => Near::Tls(Box::new(tls), id),
                 // The stream is gone with the handshake, which says why to the peer.
                 Err(why) => return (None, Some(why)),

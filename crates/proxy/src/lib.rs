@@ -17,6 +17,7 @@ pub mod inbound;
 pub mod join;
 mod listen;
 pub mod mesh;
+pub mod metrics;
 pub mod outbound;
 pub mod policy;
 mod pool;

@@ -131,3 +131,57 @@ async fn keep_house(ctx: Arc<Context>) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::context::{Context, Settings};
+    use crate::mesh::Mesh;
+    use remora_mtls::{Authority, Chain, Credentials, Identity, PrivateKey, Roots, SpiffeId, TrustDomains};
+    use std::sync::Arc;
+    use std::time::{Duration, SystemTime};
+    use tokio::net::{TcpListener, TcpStream};
+
+    fn context() -> Arc<Context> {
+        let now = SystemTime::now();
+        let hour = Duration::from_hours(1);
+        let id: SpiffeId = "spiffe://td/ns/shop/sa/web".parse().unwrap();
+        let key = PrivateKey::generate().unwrap();
+        let authority = Authority::generate("test", now, hour).unwrap();
+        let issued = authority
+            .issue(&key.request(&id).unwrap(), &id, hour, now)
+            .unwrap();
+        let chain = Chain::from_pem(&issued.leaf).unwrap();
+        let roots = Roots::from_pem(&issued.roots).unwrap();
+        let credentials = Credentials::new(&key, chain, roots, &id, now).unwrap();
+        let domains = TrustDomains::new::<&str>("td", &[]).unwrap();
+        let identity = Arc::new(Identity::new(domains, credentials).unwrap());
+        Arc::new(Context::new(
+            identity,
+            Arc::new(Mesh::default()),
+            Settings::default(),
+            |_| (),
+        ))
+    }
+
+    /// Every connection holds one of these for as long as it is open: growth here is growth per connection.
+    #[tokio::test]
+    async fn a_connection_costs_little_more_than_its_state() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let to = listener.local_addr().unwrap();
+        let context = context();
+        let pair = async || {
+            let client = TcpStream::connect(to).await.unwrap();
+            (client, listener.accept().await.unwrap())
+        };
+        let (_client, (stream, address)) = pair().await;
+        let outbound = size_of_val(&crate::outbound::handle(stream, address, Arc::clone(&context)));
+        let (_client, (stream, address)) = pair().await;
+        let inbound = size_of_val(&crate::inbound::handle(stream, address, Arc::clone(&context)));
+        let (_client, (stream, address)) = pair().await;
+        let tunnel = size_of_val(&crate::hbone::handle(stream, address, context));
+        assert!(
+            outbound <= 1800 && inbound <= 2100 && tunnel <= 1100,
+            "outbound {outbound}, inbound {inbound}, tunnel {tunnel} bytes"
+        );
+    }
+}

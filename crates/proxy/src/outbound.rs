@@ -87,7 +87,8 @@ async fn serve(near: &mut TcpStream, destination: SocketAddr, ctx: &Context, tra
         service: route.service,
         ..Outcome::default()
     };
-    match first_that_answers(&route.hops, ctx).await {
+    // Boxed: what connecting needs is given back before the long part begins.
+    match Box::pin(first_that_answers(&route.hops, ctx)).await {
         Ok((upstream, peer)) => {
             outcome.peer = peer;
             outcome.error = carry(near, upstream, ctx, traffic).await.err();

@@ -11,6 +11,8 @@
 mod drain;
 #[path = "pods/inbound.rs"]
 mod inbound;
+#[path = "pods/load.rs"]
+mod load;
 #[path = "pods/policy.rs"]
 mod policy;
 #[path = "pods/scene.rs"]

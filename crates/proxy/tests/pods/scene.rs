@@ -115,7 +115,7 @@ fn limits() -> Limits {
 }
 
 impl Proxy {
-    fn start(namespace: &Namespace, identity: Arc<Identity>, modes: Modes) -> Self {
+    fn start(namespace: &Namespace, identity: Arc<Identity>, modes: Modes, limits: Limits) -> Self {
         let mesh = Arc::new(Mesh::default());
         let (log, records) = channel();
         let log = Mutex::new(log);
@@ -123,7 +123,7 @@ impl Proxy {
             identity,
             Arc::clone(&mesh),
             ProxySettings {
-                limits: limits(),
+                limits,
                 unknown: UnknownDestinations::Pass,
                 modes,
             },
@@ -227,16 +227,29 @@ impl Scene {
         Self::strictness(mesh, Modes::default())
     }
 
+    /// With room for so many connections at the client's proxy.
+    pub(crate) fn budget(connections: usize) -> Self {
+        let limits = Limits {
+            connections,
+            ..limits()
+        };
+        Self::made(MESH, Modes::default(), limits)
+    }
+
     /// With modes for the server's ports.
     pub(crate) fn strictness(mesh: &str, modes: Modes) -> Self {
+        Self::made(mesh, modes, limits())
+    }
+
+    fn made(mesh: &str, modes: Modes, client: Limits) -> Self {
         let lab = Lab::new();
         let now = SystemTime::now();
         let authority = Authority::generate("test", now, Duration::from_hours(10)).unwrap();
         capture(&lab.pod);
         capture(&lab.peer);
         let scene = Self {
-            client: Proxy::start(&lab.pod, identity(&authority, "web"), Modes::default()),
-            server: Proxy::start(&lab.peer, identity(&authority, "cart"), modes),
+            client: Proxy::start(&lab.pod, identity(&authority, "web"), Modes::default(), client),
+            server: Proxy::start(&lab.peer, identity(&authority, "cart"), modes, limits()),
             app: Actor::new(&lab.pod, APP, APP),
             server_app: Actor::new(&lab.peer, APP, APP),
             authority,
