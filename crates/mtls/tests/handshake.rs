@@ -5,8 +5,10 @@ use remora_mtls::{
     Authority, Chain, Credentials, CredentialsError, Identity, InstallError, PeerError, PrivateKey,
     RootRotation, Roots, SpiffeId, TrustDomains, Wire, peer_identity,
 };
-use rustls::pki_types::ServerName;
-use rustls::{ClientConnection, HandshakeKind, ServerConnection};
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::{ClientConnection, DigitallySignedStruct, HandshakeKind, ServerConnection, SignatureScheme};
 use std::io::{Read, Write};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -130,6 +132,84 @@ fn an_istio_server_goes_on_when_no_protocol_overlaps() {
     pair.pump().unwrap();
     assert_eq!(pair.say(b"x"), b"x");
     assert_eq!(pair.server.alpn_protocol(), None);
+}
+
+/// A client of TLS 1.2, as an old sidecar is: it shows its certificate and believes anybody.
+fn old_client(authority: &Authority) -> rustls::ClientConfig {
+    let me = id("spiffe://td/ns/shop/sa/old");
+    let key = PrivateKey::generate().unwrap();
+    let issued = authority
+        .issue(&key.request(&me).unwrap(), &me, DAY, SystemTime::now())
+        .unwrap();
+    let chain = vec![CertificateDer::from_pem_slice(issued.leaf.as_bytes()).unwrap()];
+    let key = PrivateKeyDer::from_pem_slice(key.to_pem().as_bytes()).unwrap();
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    rustls::ClientConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&rustls::version::TLS12])
+        .unwrap()
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(Anybody))
+        .with_client_auth_cert(chain, key)
+        .unwrap()
+}
+
+#[derive(Debug)]
+struct Anybody;
+
+impl ServerCertVerifier for Anybody {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        vec![SignatureScheme::ECDSA_NISTP256_SHA256]
+    }
+}
+
+#[test]
+fn an_old_sidecar_is_understood_where_sidecars_are_and_not_in_tunnels() {
+    let authority = authority();
+    let b = workload(&authority, "spiffe://td/ns/shop/sa/b", &[]);
+    for (wire, understood) in [(Wire::Istio, true), (Wire::Hbone, false)] {
+        let name = ServerName::try_from("peer.invalid").unwrap();
+        let mut pair = Connected {
+            client: ClientConnection::new(Arc::new(old_client(&authority)), name).unwrap(),
+            server: ServerConnection::new(b.server(wire)).unwrap(),
+        };
+        assert_eq!(pair.pump().is_ok(), understood, "{wire:?}");
+        if understood {
+            assert_eq!(pair.say(b"old"), b"old");
+            let version = pair.server.protocol_version();
+            assert_eq!(version, Some(rustls::ProtocolVersion::TLSv1_2));
+            let seen = peer_identity(pair.server.peer_certificates(), b.domains(), SystemTime::now());
+            assert_eq!(seen.unwrap(), id("spiffe://td/ns/shop/sa/old"));
+        }
+    }
 }
 
 #[test]
