@@ -2,7 +2,7 @@
 //!
 //! The caller brings the dialling (plain, TLS, another namespace) and the token, both asked anew for every
 //! connection, so that exchanged roots and tokens are picked up. What was received stays in force while
-//! disconnected. Waiting between attempts grows from 10 ms to 15 s and starts again after a good stream.
+//! disconnected. Waiting between attempts grows from 10 ms to 15 s and starts again after a stream on which something was received.
 
 use crate::delta::{self, Received};
 use crate::proto::certificate::IstioCertificateRequest;
@@ -163,17 +163,17 @@ impl ControlPlane {
     ) -> Infallible {
         let mut wait = SHORTEST_WAIT;
         loop {
-            let mut good = false;
-            let mut watch = |event: Event| {
-                good |= matches!(event, Event::Connected);
-                notice(event);
+            let mut answered = false;
+            let mut watched = |received: &Received| {
+                answered = true;
+                apply(received)
             };
             let ended = self
-                .stream(&mut state, &mut apply, &mut demands, &mut watch)
+                .stream(&mut state, &mut watched, &mut demands, &mut notice)
                 .await;
             state.disconnected();
             notice(Event::Disconnected(ended));
-            wait = if good {
+            wait = if answered {
                 SHORTEST_WAIT
             } else {
                 (wait * 2).min(LONGEST_WAIT)
