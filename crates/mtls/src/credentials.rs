@@ -65,8 +65,7 @@ impl Credentials {
                 }
             })?;
         let roots = Arc::new(roots);
-        let domains =
-            TrustDomains::new::<&str>(expected.trust_domain(), &[]).map_err(|_| PeerError::NoCertificate)?;
+        let domains = TrustDomains::of(expected);
         let verifier = Verifier::new(Arc::clone(&roots), domains, Expected::Anybody, &provider);
         if let Some((leaf, intermediates)) = chain.der.split_first() {
             let since = now.duration_since(UNIX_EPOCH).unwrap_or_default();

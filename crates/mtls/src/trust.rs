@@ -99,6 +99,14 @@ impl TrustDomains {
         })
     }
 
+    /// The trust domain of an id, without aliases.
+    pub fn of(id: &SpiffeId) -> Self {
+        Self {
+            own: id.trust_domain().to_owned(),
+            aliases: Vec::new(),
+        }
+    }
+
     /// Our own.
     pub fn own(&self) -> &str {
         &self.own
