@@ -1,6 +1,6 @@
 //! Finds out what a connection speaks from its first bytes, without losing them.
 //!
-//! Bounded in bytes here and in time by the caller. Whatever was read is given back by [`Prefixed`].
+//! Bounded in bytes here and in time by the caller. Whatever was read is given back by `Prefixed`.
 
 use bytes::{Buf, Bytes, BytesMut};
 use rustls::server::Acceptor;
