@@ -357,7 +357,8 @@ fn validation_says_what_is_missing_with_code_126() {
     let user = Actor::new(&lab.pod, 1337, 1337);
     let args: Vec<String> = flags.iter().chain(&validate).map(ToString::to_string).collect();
     let program = ForAnyone::new("validation");
-    let output = user.run(move || program.command().args(args).output()).unwrap();
+    let mut command = program.command();
+    let output = user.run(move || command.args(args).output()).unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     assert_eq!(stderr(&output).matches("ok: ").count(), 2, "{}", stderr(&output));
 }
@@ -367,8 +368,9 @@ fn without_privileges_the_missing_one_is_named() {
     let lab = Lab::new();
     let user = Actor::new(&lab.pod, 1000, 1000);
     let program = ForAnyone::new("privileges");
+    let mut command = program.command();
     let output = user
-        .run(move || program.command().args(["istio-iptables", "-i", "*"]).output())
+        .run(move || command.args(["istio-iptables", "-i", "*"]).output())
         .unwrap();
     assert_eq!(output.status.code(), Some(1));
     assert!(
@@ -384,26 +386,14 @@ fn a_plain_user_captures_its_own_namespace() {
     let lab = Lab::new();
     let user = Actor::new(&lab.pod, 1000, 1000);
     let program = ForAnyone::new("userns");
-    let output = user.run(move || {
-        let mut command = program.command();
-        let remora = command.get_program().to_owned();
-        command = Command::new("unshare");
-        command.args(["-U", "-r", "-n"]).arg(remora).args([
-            "istio-iptables",
-            "-i",
-            "*",
-            "-b",
-            "*",
-            "--host-ipv6",
-            "yes",
-        ]);
-        command
-            .env_clear()
-            .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
-            .current_dir("/")
-            .output()
-    });
-    let output = output.unwrap();
+    let mut command = Command::new("unshare");
+    command.args(["-U", "-r", "-n"]).arg(&program.0);
+    command.args(["istio-iptables", "-i", "*", "-b", "*", "--host-ipv6", "yes"]);
+    command
+        .env_clear()
+        .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
+        .current_dir("/");
+    let output = user.run(move || command.output()).unwrap();
     assert_eq!(
         (output.status.code(), stderr(&output).as_str()),
         (Some(0), "note: the rules are in place\n")
