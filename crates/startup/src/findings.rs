@@ -162,7 +162,16 @@ struct Case {
     fixes: Vec<Fix>,
 }
 
-impl Found<'_> {
+impl<'a> Found<'a> {
+    /// Where the fixes for this pod come from.
+    fn shop(&self) -> fixes::Shop<'a> {
+        fixes::Shop {
+            view: &self.analysis.view,
+            setup: &self.analysis.setup,
+            options: self.options,
+        }
+    }
+
     fn add(&mut self, case: Case) {
         let Some(rule) = rule(case.code) else { return };
         let container = case.slot.and_then(|s| self.analysis.view.containers.get(s));

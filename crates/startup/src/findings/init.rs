@@ -1,6 +1,6 @@
 //! Findings about init containers and native sidecars.
 
-use super::fixes::{Change, Fix, Shop};
+use super::fixes::{Change, Fix};
 use super::{Case, Found, Severity};
 use crate::analysis::{Caveat, Cycle, Node, Reach, Span, Stage};
 use crate::mesh::{CapturePoint, Gate};
@@ -24,14 +24,6 @@ pub(super) fn find(found: &mut Found<'_>) {
     proxy_that_ends(found);
     open_gate(found);
     slow_gate(found);
-}
-
-fn shop<'a>(found: &Found<'a>) -> Shop<'a> {
-    Shop {
-        view: &found.analysis.view,
-        setup: &found.analysis.setup,
-        options: found.options,
-    }
 }
 
 /// What a container needs, and the first thing it meets while init containers run.
@@ -80,7 +72,7 @@ fn no_network(found: &mut Found<'_>, slot: Slot) {
     if span.dns == Reach::Broken {
         consequence.push_str("; names do not resolve either");
     }
-    let shop = shop(found);
+    let shop = found.shop();
     let fixes = [
         shop.native(),
         shop.reorder(slot),
@@ -135,7 +127,7 @@ fn wrong_group(found: &mut Found<'_>, slot: Slot) {
         "{} is captured all the same, and its connections are refused",
         found.name(slot)
     );
-    let fixes = shop(found).run_as_proxy(slot).into_iter().collect();
+    let fixes = found.shop().run_as_proxy(slot).into_iter().collect();
     let field = "/securityContext".to_owned();
     let severity = Severity::Warning;
     found.add(Case {
@@ -172,7 +164,7 @@ fn startup_deadlock(found: &mut Found<'_>, slot: Slot) -> bool {
         "the probe is refused until its threshold, {} is killed and started again, for ever; the pod stays in Init",
         container.name
     );
-    let shop = shop(found);
+    let shop = found.shop();
     let drop = Fix::new(
         Change::DropProbe(container.name.clone(), ProbeKind::Startup),
         format!("drop the startup probe of {}", container.name),
@@ -212,7 +204,7 @@ fn plaintext(found: &mut Found<'_>, slot: Slot) {
     );
     let consequence =
         "its connections are plaintext without mesh identity; peers that demand mTLS reset them".to_owned();
-    let fixes = shop(found).native().into_iter().collect();
+    let fixes = found.shop().native().into_iter().collect();
     let (severity, slot) = (Severity::Note, Some(slot));
     found.add(Case {
         code: "RM007",
@@ -249,7 +241,7 @@ fn breaks_connections(found: &mut Found<'_>, slot: Slot) {
          is ready",
         analysis.setup.mesh.proxy
     );
-    let shop = shop(found);
+    let shop = found.shop();
     let fixes = [shop.native(), shop.reorder(slot)]
         .into_iter()
         .flatten()

@@ -1,6 +1,6 @@
 //! Findings about main containers at their start.
 
-use super::fixes::{Change, Fix, Shop};
+use super::fixes::{Change, Fix};
 use super::{Case, Found, Severity};
 use crate::analysis::{Cycle, Node, Path, Reach, Stage};
 use crate::network::Exempt;
@@ -22,14 +22,6 @@ pub(super) fn find(found: &mut Found<'_>) {
     hidden_address(found);
 }
 
-fn shop<'a>(found: &Found<'a>) -> Shop<'a> {
-    Shop {
-        view: &found.analysis.view,
-        setup: &found.analysis.setup,
-        options: found.options,
-    }
-}
-
 /// RM002: a main container that starts before anybody listens.
 fn before_proxy(found: &mut Found<'_>, slot: Slot) {
     let analysis = found.analysis;
@@ -47,7 +39,7 @@ fn before_proxy(found: &mut Found<'_>, slot: Slot) {
         "connections of the first seconds are refused; an application that does not retry exits, and \
                        shows Error or CrashLoopBackOff until the proxy happens to be faster"
             .to_owned();
-    let shop = shop(found);
+    let shop = found.shop();
     let fixes = [shop.native(), shop.hold(), shop.exclude(slot)]
         .into_iter()
         .flatten()
@@ -111,7 +103,7 @@ fn hook_deadlock(found: &mut Found<'_>, slot: Slot, cycle: Cycle) {
         "the hook is refused; when it gives up, {name} is killed and restarted (FailedPostStartHook); when it does \
          not, the pod hangs in PodInitializing and cannot even be deleted"
     );
-    let shop = shop(found);
+    let shop = found.shop();
     let drop = drop_hook(found, slot, Hook::PostStart);
     let fixes = [shop.native(), shop.hold(), shop.reorder(slot), Some(drop)]
         .into_iter()

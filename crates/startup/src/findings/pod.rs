@@ -1,6 +1,6 @@
 //! Findings about the pod and its proxy as a whole.
 
-use super::fixes::{Change, Fix, Shop};
+use super::fixes::{Change, Fix};
 use super::{Case, Found, Severity};
 use crate::analysis::Caveat;
 use crate::mesh::Mode;
@@ -10,14 +10,6 @@ pub(super) fn find(found: &mut Found<'_>) {
     instrumented_proxy(found);
     not_captured(found);
     not_injected(found);
-}
-
-fn shop<'a>(found: &Found<'a>) -> Shop<'a> {
-    Shop {
-        view: &found.analysis.view,
-        setup: &found.analysis.setup,
-        options: found.options,
-    }
 }
 
 /// RM018: hold is a delay.
@@ -46,7 +38,7 @@ fn hold_gives_up(found: &mut Found<'_>) {
             "starts are up to a second slower",
         )
     });
-    let fixes = shop(found).native().into_iter().chain(gate).collect();
+    let fixes = found.shop().native().into_iter().chain(gate).collect();
     let field = "/lifecycle/postStart".to_owned();
     let (severity, slot) = (Severity::Note, Some(proxy));
     found.add(Case {

@@ -1,6 +1,6 @@
 //! Findings about the end of the pod.
 
-use super::fixes::{Change, Fix, Shop};
+use super::fixes::{Change, Fix};
 use super::{Case, Found, Severity};
 use crate::analysis::{Completion, Path, Reach, Stage};
 use crate::sim::{Actor, Part};
@@ -22,14 +22,6 @@ pub(super) fn find(found: &mut Found<'_>) {
     }
 }
 
-fn shop<'a>(found: &Found<'a>) -> Shop<'a> {
-    Shop {
-        view: &found.analysis.view,
-        setup: &found.analysis.setup,
-        options: found.options,
-    }
-}
-
 /// RM005: a Job that never ends.
 fn never_ends(found: &mut Found<'_>) {
     let analysis = found.analysis;
@@ -46,7 +38,7 @@ fn never_ends(found: &mut Found<'_>) {
     let consequence =
         "the pod stays Running and shows NotReady; its Job never completes, and a CronJob piles up"
             .to_owned();
-    let fixes = shop(found).native().into_iter().collect();
+    let fixes = found.shop().native().into_iter().collect();
     let slot = Some(proxy);
     found.add(Case {
         code: "RM005",
@@ -72,7 +64,7 @@ fn loses_network(found: &mut Found<'_>, slot: Slot) {
         return;
     }
     let (name, proxy) = (container.name.clone(), analysis.setup.mesh.proxy);
-    let shop = shop(found);
+    let shop = found.shop();
     if container.kind == Kind::Main {
         let drain = analysis.setup.drain_seconds;
         let works = container.pre_stop.is_some();
