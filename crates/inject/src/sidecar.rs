@@ -148,16 +148,7 @@ impl<'a> Inputs<'a> {
             annotation::EXCLUDE_IN_PORTS,
             self.proxy_value("excludeInboundPorts"),
         );
-        if self.status.is_empty() || self.status == "0" || listed.split(',').any(|p| p == self.status) {
-            return listed;
-        }
-        let mut ports: Vec<&str> = listed
-            .split(',')
-            .map(str::trim)
-            .filter(|p| !p.is_empty())
-            .collect();
-        ports.push(&self.status);
-        ports.join(",")
+        with_port(&listed, &self.status)
     }
 
     /// istio: as soon as one of the four annotations exists, only annotations count.
@@ -211,4 +202,16 @@ impl<'a> Inputs<'a> {
             container.insert("resources".to_owned(), self.resources.clone());
         }
     }
+}
+
+/// A list of ports with one more, unless that is zero or in the list already.
+///
+/// istio: the list is tidied only when something is added to it.
+pub(crate) fn with_port(list: &str, port: &str) -> String {
+    if port.is_empty() || port == "0" || list.split(',').any(|p| p == port) {
+        return list.to_owned();
+    }
+    let mut ports: Vec<&str> = list.split(',').map(str::trim).filter(|p| !p.is_empty()).collect();
+    ports.push(port);
+    ports.join(",")
 }

@@ -2,7 +2,7 @@
 
 use super::context::{plain, to_json};
 use crate::multus;
-use crate::sidecar::Inputs;
+use crate::sidecar::{Inputs, with_port};
 use gotmpl::{FuncMap, TemplateError as GoError, Value as Go};
 use remora_pod::yaml;
 use serde_json::Value;
@@ -290,14 +290,4 @@ fn from_json(source: &str) -> Outcome {
         Ok(document) => Ok(plain(&document.map(|d| d.value).unwrap_or_default())),
         Err(error) => Err(fail(format!("fromJSON: {error}"))),
     }
-}
-
-/// `excludeInboundPort PORT LIST`: the list with one more port, unless it is zero or there already.
-fn with_port(list: &str, port: &str) -> String {
-    if port.is_empty() || port == "0" || list.split(',').any(|p| p == port) {
-        return list.to_owned();
-    }
-    let mut ports: Vec<&str> = list.split(',').map(str::trim).filter(|p| !p.is_empty()).collect();
-    ports.push(port);
-    ports.join(",")
 }
