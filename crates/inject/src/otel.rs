@@ -33,16 +33,15 @@ mod sdk;
 mod security;
 mod select;
 mod tls;
-mod warning;
 mod webserver;
 
 #[cfg(test)]
 mod tests;
 
+pub use crate::warning::Warning;
 pub use inventory::{Inventory, Owner};
 pub use language::Language;
 pub use operator::{Operator, OperatorError};
-pub use warning::Warning;
 
 use identity::{App, Identity};
 use instrumentation::Instrumentation;
@@ -134,7 +133,7 @@ pub fn instrument(
         return outcome;
     }
     let Some(given) = spec.as_object() else {
-        outcome.warnings.push(Warning::new(
+        outcome.warnings.push(Warning::pod(
             "otel-pod-malformed",
             "the pod spec is not an object; correct the manifest",
         ));
@@ -218,7 +217,7 @@ fn confirm<'a>(
                 note.field,
                 note.text
             );
-            warnings.push(Warning::new("otel-instrumentation-note", text));
+            warnings.push(Warning::pod("otel-instrumentation-note", text));
         }
         warnings.extend(tls::check(found, subject, inventory, options)?);
     }
@@ -247,7 +246,7 @@ fn inject(
                 "{} was not injected: {what}; correct the manifest",
                 language.name()
             );
-            outcome.warnings.push(Warning::new("otel-pod-malformed", text));
+            outcome.warnings.push(Warning::pod("otel-pod-malformed", text));
             Vec::new()
         }
     };
@@ -256,7 +255,9 @@ fn inject(
             "{} was not injected: a container is called {name:?} already; rename it",
             language.name()
         );
-        outcome.warnings.push(Warning::of("otel-name-taken", &name, text));
+        outcome
+            .warnings
+            .push(Warning::container("otel-name-taken", &name, text));
     } else {
         outcome.warnings.append(&mut warnings);
         if !accepted.is_empty() {

@@ -170,9 +170,5 @@ fn instrument(
         &settings.otel,
         otel::Options::default(),
     );
-    warnings.extend(outcome.warnings.into_iter().map(|w| Warning {
-        code: w.code,
-        container: w.container,
-        text: w.text,
-    }));
+    warnings.extend(outcome.warnings);
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 
 /// One warning, as data: the CLI prints it, a webhook returns it, a test looks at the code.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Warning {
     /// Stable, kebab-case name of the situation.
     pub code: &'static str,
@@ -25,9 +25,11 @@ impl Warning {
 
     /// A warning about one container.
     pub fn container(code: &'static str, container: &str, text: impl Into<String>) -> Self {
+        // k8s: names have at most 63 characters; a longer one comes from an annotation and may be anything.
+        let container = container.chars().take(63).collect();
         Self {
             code,
-            container: Some(container.to_owned()),
+            container: Some(container),
             text: text.into(),
         }
     }

@@ -15,7 +15,7 @@ use super::pod::{self, Malformed, Place};
 use super::sdk;
 use super::security;
 use super::tls::{self, Certificates};
-use super::warning::Warning;
+use crate::warning::Warning;
 
 const PROFILER: &str = "{918728DD-259F-4A6A-AC2B-B85E1B658318}";
 const DOTNET_LISTS: [&str; 3] = [
@@ -55,7 +55,7 @@ impl Refusal {
             Self::PathTaken(path) => format!("something else is mounted at {path}; move that mount"),
         };
         let text = format!("container was not instrumented for {}: {reason}", language.name());
-        Warning::of("otel-container-refused", container, text)
+        Warning::container("otel-container-refused", container, text)
     }
 }
 
@@ -105,7 +105,7 @@ pub(crate) fn libc(language: Language, scene: &Scene<'_>) -> Result<Libc, Warnin
                 "annotation {key} is {value}, so {} was not injected; use {glibc} or {musl}",
                 language.name()
             );
-            Err(Warning::new("otel-platform-unknown", text))
+            Err(Warning::pod("otel-platform-unknown", text))
         }
     }
 }

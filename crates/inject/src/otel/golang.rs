@@ -15,7 +15,7 @@ use super::pod::{self, Malformed, Place};
 use super::request::text;
 use super::sdk;
 use super::tls;
-use super::warning::Warning;
+use crate::warning::Warning;
 
 const TARGET_EXE: &str = "OTEL_GO_AUTO_TARGET_EXE";
 const DEBUG_VOLUME: &str = "kernel-debug";
@@ -39,12 +39,12 @@ pub(crate) fn inject(
     let section = scene.instrumentation.section(Language::Go, scene.operator);
     if let Some(reason) = obstacle(spec, scene, &section) {
         let text = format!("container was not instrumented for go: {reason}");
-        warnings.push(Warning::of("otel-container-refused", &app.name, text));
+        warnings.push(Warning::container("otel-container-refused", &app.name, text));
         return Ok(Vec::new());
     }
     if targets.len() > 1 {
         let text = "go instruments one container of a pod; the others in the list are left alone";
-        warnings.push(Warning::of("otel-go-single", &app.name, text));
+        warnings.push(Warning::container("otel-go-single", &app.name, text));
     }
     let certificates = tls::plan(scene.instrumentation, spec);
     let target = pod::container(spec, app)?;

@@ -7,7 +7,7 @@ use super::inventory::Inventory;
 use super::language::Language;
 use super::names;
 use super::operator::Operator;
-use super::warning::Warning;
+use crate::warning::Warning;
 
 /// More names than any pod has containers; a longer list is a mistake or an attack.
 const MOST_NAMES: usize = 256;
@@ -69,11 +69,11 @@ pub(crate) fn remarks(pod: &Map<String, Value>) -> Vec<Warning> {
                 "annotation {} is not known and has no effect; correct its name",
                 quoted(key)
             );
-            return Some(Warning::new("otel-annotation-unknown", text));
+            return Some(Warning::pod("otel-annotation-unknown", text));
         }
         (!value.is_string()).then(|| {
             let text = format!("annotation {key} is not text and has no effect; put its value in quotes");
-            Warning::new("otel-annotation-not-text", text)
+            Warning::pod("otel-annotation-not-text", text)
         })
     })
     .collect()
@@ -161,7 +161,7 @@ fn disabled(language: Language) -> Warning {
         "{name} instrumentation was asked for, but it is switched off in the operator; \
          set {switch} to true in the operator configuration or remove the annotation"
     );
-    Warning::new("otel-language-off", text)
+    Warning::pod("otel-language-off", text)
 }
 
 /// Several languages on one pod must say which container is which.
@@ -179,7 +179,7 @@ fn check_multi(operator: &Operator, requests: &[Request<'_>]) -> Result<(), Warn
         open.language.name(),
         open.language.containers_key(),
     );
-    Err(Warning::new("otel-containers-missing", text))
+    Err(Warning::pod("otel-containers-missing", text))
 }
 
 /// Reads a comma list of container names. Blanks around names are dropped.
@@ -194,7 +194,7 @@ fn names_in(sources: Sources<'_>, key: &str) -> Result<Vec<String>, Warning> {
             "annotation {key} lists {} containers, so nothing was instrumented; list at most {MOST_NAMES}",
             names.len()
         );
-        return Err(Warning::new("otel-containers-invalid", text));
+        return Err(Warning::pod("otel-containers-invalid", text));
     }
     Ok(names)
 }
@@ -208,7 +208,7 @@ fn container_name(key: &str, name: &str) -> Result<String, Warning> {
          list container names separated by commas",
         quoted(name)
     );
-    Err(Warning::new("otel-containers-invalid", text))
+    Err(Warning::pod("otel-containers-invalid", text))
 }
 
 /// Foreign text for a message: escaped and of bounded length.
@@ -234,7 +234,7 @@ fn lookup<'a>(sources: Sources<'a>, language: Language, value: &str) -> Result<&
                 problem.field,
                 problem.text,
             );
-            Err(Warning::new("otel-instrumentation-invalid", text))
+            Err(Warning::pod("otel-instrumentation-invalid", text))
         }
     }
 }
@@ -250,7 +250,7 @@ fn named<'a>(sources: Sources<'a>, language: Language, value: &str) -> Result<&'
             quoted(namespace),
             language.inject_key(),
         );
-        Warning::new("otel-lookup", text)
+        Warning::pod("otel-lookup", text)
     })
 }
 
@@ -259,7 +259,7 @@ fn only_one(sources: Sources<'_>, language: Language) -> Result<&Instrumentation
         return sources.operator.embedded.as_ref().ok_or_else(|| {
             let text = "the operator reads no Instrumentation resources and its configuration brings none; \
                         name one in the annotation or set EnableInstrumentationCRDs";
-            Warning::new("otel-lookup", text)
+            Warning::pod("otel-lookup", text)
         });
     }
     match sources.inventory.instrumentations(sources.namespace).as_slice() {
@@ -272,7 +272,7 @@ fn only_one(sources: Sources<'_>, language: Language) -> Result<&Instrumentation
                 quoted(sources.namespace),
                 several.len(),
             );
-            Err(Warning::new("otel-lookup", text))
+            Err(Warning::pod("otel-lookup", text))
         }
     }
 }

@@ -7,7 +7,7 @@ use super::identity::{self, App, Identity};
 use super::instrumentation::Instrumentation;
 use super::pod::{self, Malformed};
 use super::tls::{self, Certificates};
-use super::warning::Warning;
+use crate::warning::Warning;
 
 const ATTRIBUTES: &str = "OTEL_RESOURCE_ATTRIBUTES";
 
@@ -80,7 +80,11 @@ fn append_attributes(
         Held::Indirect => {
             let text = "OTEL_RESOURCE_ATTRIBUTES comes from valueFrom, so nothing can be added to it; \
                         give it a literal value to get the Kubernetes attributes";
-            return Some(Warning::of("otel-attributes-indirect", app.container, text));
+            return Some(Warning::container(
+                "otel-attributes-indirect",
+                app.container,
+                text,
+            ));
         }
         Held::Literal(old) => old.to_owned(),
         Held::Absent => String::new(),

@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 use super::Scene;
 use super::pod::{self, Place};
 use super::request::quoted;
-use super::warning::Warning;
+use crate::warning::Warning;
 
 /// As configured, else as the first target (container level only; the pod's applies by itself).
 pub(crate) fn of_added(spec: &Map<String, Value>, scene: &Scene<'_>, first: &Place) -> Option<Value> {
@@ -36,5 +36,5 @@ pub(crate) fn obstacle(
         quoted(image),
         quoted(&scene.instrumentation.name),
     );
-    Some(Warning::of("otel-copy-needs-user", &first.name, text))
+    Some(Warning::container("otel-copy-needs-user", &first.name, text))
 }

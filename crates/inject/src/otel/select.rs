@@ -6,7 +6,7 @@ use super::language::Language;
 use super::names;
 use super::pod::{self, Place};
 use super::request::quoted;
-use super::warning::Warning;
+use crate::warning::Warning;
 
 /// The targets of a language: init containers in pod order, then regular ones in list order. Without a list
 /// the first regular container that nobody injected.
@@ -33,7 +33,7 @@ pub(crate) fn targets(
             language.name(),
             language.containers_key()
         );
-        warnings.push(Warning::new("otel-no-target", text));
+        warnings.push(Warning::pod("otel-no-target", text));
     }
     usable
 }
@@ -59,7 +59,7 @@ fn by_name(all: &[Place], listed: &[String], warnings: &mut Vec<Warning>) -> Vec
 
 fn unknown(name: &str) -> Warning {
     let text = "a container list names it, but the pod has no such container; correct the annotation";
-    Warning::of(
+    Warning::container(
         "otel-container-unknown",
         name,
         format!("container {}: {text}", quoted(name)),
@@ -82,7 +82,7 @@ fn is_usable(language: Language, place: &Place, warnings: &mut Vec<Warning>) -> 
             quoted(&place.name),
             language.name()
         );
-        warnings.push(Warning::of("otel-container-refused", &place.name, text));
+        warnings.push(Warning::container("otel-container-refused", &place.name, text));
     }
     fault.is_none()
 }
@@ -99,7 +99,7 @@ pub(crate) fn misplaced(spec: &Map<String, Value>) -> Vec<Warning> {
                 quoted(&place.name),
                 names::CONTAINERS,
             );
-            Warning::of("otel-mesh-container-instrumented", &place.name, text)
+            Warning::container("otel-mesh-container-instrumented", &place.name, text)
         })
         .collect()
 }

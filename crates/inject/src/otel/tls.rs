@@ -7,8 +7,8 @@ use super::inventory::Inventory;
 use super::names;
 use super::pod;
 use super::request::quoted;
-use super::warning::Warning;
 use super::{Options, Subject};
+use crate::warning::Warning;
 
 /// What the exporter of one Instrumentation needs in a pod.
 #[derive(Debug, Default)]
@@ -157,7 +157,7 @@ pub(crate) fn check(
                 quoted(subject.namespace),
                 quoted(&instrumentation.name),
             );
-            Err(Warning::new("otel-tls-missing", text))
+            Err(Warning::pod("otel-tls-missing", text))
         }
     }
 }
@@ -179,5 +179,5 @@ fn unconfirmed(what: &str, namespace: &str) -> Warning {
          in namespace {}",
         quoted(namespace)
     );
-    Warning::new("otel-tls-unconfirmed", text)
+    Warning::pod("otel-tls-unconfirmed", text)
 }

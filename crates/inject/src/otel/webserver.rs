@@ -20,8 +20,8 @@ use super::pod::{self, Malformed, Place};
 use super::sdk;
 use super::security;
 use super::tls::{self, Certificates};
-use super::warning::Warning;
 use super::{Scene, dress_sdk};
+use crate::warning::Warning;
 
 mod config;
 
@@ -113,7 +113,7 @@ fn server_name(language: Language) -> &'static str {
 }
 
 fn skipped(language: Language, reason: &str) -> Warning {
-    Warning::new(
+    Warning::pod(
         "otel-webserver-config",
         format!("{} was not injected: {reason}", language.name()),
     )
@@ -220,7 +220,7 @@ impl Server<'_, '_> {
             names::CONTAINERS,
             self.language.containers_key(),
         );
-        let mut warnings = vec![Warning::of("otel-webserver-first-only", &place.name, text)];
+        let mut warnings = vec![Warning::container("otel-webserver-first-only", &place.name, text)];
         let mut target = pod::container(spec, place)?;
         if !sdk::is_present(&target) {
             let image = target
