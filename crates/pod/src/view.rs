@@ -6,6 +6,8 @@
 
 use serde_json::{Map, Value};
 
+pub use crate::object::{annotation, label};
+
 static NOTHING: &[Value] = &[];
 
 /// The text at a path of keys, if it is there and is text.
@@ -43,16 +45,6 @@ pub fn containers(pod: &Value) -> &[Value] {
 /// `spec.initContainers` of a pod.
 pub fn init_containers(pod: &Value) -> &[Value] {
     list(pod, &["spec", "initContainers"])
-}
-
-/// An annotation of a pod. An empty string counts as present.
-pub fn annotation<'a>(pod: &'a Value, key: &str) -> Option<&'a str> {
-    text(pod, &["metadata", "annotations", key])
-}
-
-/// A label of a pod.
-pub fn label<'a>(pod: &'a Value, key: &str) -> Option<&'a str> {
-    text(pod, &["metadata", "labels", key])
 }
 
 /// True for an init container that keeps running: a native sidecar.
