@@ -13,6 +13,7 @@ pub mod mesh;
 pub mod plane;
 mod tls;
 pub mod token;
+pub mod webhook;
 
 pub use config::Config;
 pub use plane::{Notice, Plane, PlaneError};

@@ -41,7 +41,13 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("remora-xds", &[]),
     (
         "remora-control",
-        &["remora-inject", "remora-mtls", "remora-pod", "remora-xds"],
+        &[
+            "remora-inject",
+            "remora-mtls",
+            "remora-pod",
+            "remora-startup",
+            "remora-xds",
+        ],
     ),
     ("remora-proxy", &["remora-mtls", "remora-net", "remora-xds"]),
 ];

@@ -1,0 +1,180 @@
+//! A pod's way through the mutating webhook.
+
+use super::review::{Answer, Review};
+use super::{Rules, variables};
+use remora_inject::{InjectError, Skip, Subject, Workload, inject_pod, patch};
+use std::borrow::Cow;
+use std::error::Error as _;
+
+/// What came of a pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// It got a sidecar, or its sidecar was put right.
+    Injected,
+    /// It is left alone by the mesh, for this reason. It may be instrumented all the same.
+    Skipped(Skip),
+    /// It is refused.
+    Failed,
+}
+
+/// Answers a question that came to a path below `/inject`.
+pub fn mutate(review: &Review, path: &str, rules: &Rules) -> (Answer, Outcome) {
+    let pod = &review.object;
+    let namespace = namespace_of(review);
+    let mut workload = Workload::of_pod(pod);
+    if workload.namespace.is_empty() {
+        namespace.clone_into(&mut workload.namespace);
+    }
+    let mut settings = Cow::Borrowed(&rules.settings);
+    let extra = variables::of_path(path);
+    let native = rules.native.decide(pod);
+    if native != settings.native || !extra.is_empty() {
+        let own = settings.to_mut();
+        own.native = native;
+        own.extra_env.extend(extra);
+    }
+    let subject = Subject {
+        pod,
+        workload: &workload,
+        namespace,
+    };
+    match inject_pod(subject, &settings, &rules.inventory) {
+        Ok(injected) => {
+            let answer = Answer {
+                patch: injected.changed.then(|| patch(pod, &injected.pod)),
+                warnings: injected.warnings.iter().map(|w| format!("remora: {w}")).collect(),
+                ..Answer::allow()
+            };
+            let outcome = injected.skipped.map_or(Outcome::Injected, Outcome::Skipped);
+            (answer, outcome)
+        }
+        Err(errors) => {
+            let all: Vec<String> = errors.iter().map(sentence).collect();
+            let message = format!(
+                "{}: cannot inject the sidecar: {}",
+                workload.display(),
+                all.join("; ")
+            );
+            (Answer::refuse(message), Outcome::Failed)
+        }
+    }
+}
+
+/// Where the pod will be: the API server knows, the pod may not say.
+pub(super) fn namespace_of(review: &Review) -> &str {
+    if review.namespace.is_empty() {
+        remora_pod::object::namespace(&review.object)
+    } else {
+        &review.namespace
+    }
+}
+
+/// An error with its causes.
+fn sentence(error: &InjectError) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        cause = error.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Outcome, mutate};
+    use crate::webhook::Rules;
+    use crate::webhook::review::Review;
+    use remora_inject::Skip;
+    use serde_json::{Value, json};
+
+    fn review(pod: &Value) -> Review {
+        let body = json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview",
+            "request": {"uid": "u", "namespace": "shop", "operation": "CREATE", "object": pod}});
+        Review::parse(body.to_string().as_bytes()).unwrap()
+    }
+
+    fn pod(annotations: &Value) -> Value {
+        json!({"apiVersion": "v1", "kind": "Pod",
+            "metadata": {"generateName": "web-", "annotations": annotations},
+            "spec": {"containers": [{"name": "web", "image": "web:1"}]}})
+    }
+
+    fn applied(pod: &Value, path: &str, rules: &Rules) -> Value {
+        let (answer, outcome) = mutate(&review(pod), path, rules);
+        assert_eq!(outcome, Outcome::Injected, "{answer:?}");
+        let mut after = pod.clone();
+        if let Some(patch) = answer.patch {
+            json_patch::patch(&mut after, &patch).unwrap();
+        }
+        after
+    }
+
+    fn sidecar(pod: &Value) -> &Value {
+        let all = ["initContainers", "containers"];
+        let mut found = all.iter().filter_map(|l| pod["spec"][l].as_array()).flatten();
+        found.find(|c| c["name"] == "istio-proxy").unwrap()
+    }
+
+    #[test]
+    fn the_patch_makes_the_injected_pod_and_names_no_namespace() {
+        let after = applied(&pod(&json!({})), "/inject", &Rules::default());
+        assert_eq!(sidecar(&after)["name"], "istio-proxy");
+        assert_eq!(after["metadata"].get("namespace"), None);
+        let again = applied(&after, "/inject", &Rules::default());
+        assert_eq!(again, after, "asked again, nothing changes");
+    }
+
+    #[test]
+    fn the_path_reaches_the_sidecar() {
+        let after = applied(&pod(&json!({})), "/inject/cluster/east/net/n1", &Rules::default());
+        let env = sidecar(&after)["env"].as_array().unwrap();
+        let value = |name: &str| env.iter().find(|e| e["name"] == name).unwrap()["value"].clone();
+        assert_eq!(value("ISTIO_META_CLUSTER_ID"), "east");
+        assert_eq!(value("ISTIO_META_NETWORK"), "n1");
+    }
+
+    #[test]
+    fn order_is_restored_after_others_appended_containers() {
+        let mut after = applied(&pod(&json!({})), "/inject", &Rules::default());
+        let late = json!({"name": "fetch", "image": "fetch:1"});
+        match &mut after["spec"]["initContainers"] {
+            Value::Array(list) => list.push(late),
+            none => *none = json!([late]),
+        }
+        let settled = applied(&after, "/inject", &Rules::default());
+        let names: Vec<&str> = settled["spec"]["initContainers"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|c| c["name"].as_str().unwrap())
+            .collect();
+        let at = |name| names.iter().position(|n| *n == name).unwrap();
+        // Classic: it runs before traffic is captured.
+        assert!(at("fetch") < at("istio-init"), "{names:?}");
+    }
+
+    #[test]
+    fn a_pod_that_says_no_is_left_alone() {
+        let (answer, outcome) = mutate(
+            &review(&pod(&json!({"sidecar.istio.io/inject": "false"}))),
+            "/inject",
+            &Rules::default(),
+        );
+        assert_eq!(outcome, Outcome::Skipped(Skip::Disabled));
+        assert!(answer.allowed && answer.patch.is_none());
+    }
+
+    #[test]
+    fn a_mistake_refuses_the_pod_and_says_what_to_mend() {
+        let bad = pod(&json!({"traffic.sidecar.istio.io/includeInboundPorts": "eighty"}));
+        let (answer, outcome) = mutate(&review(&bad), "/inject", &Rules::default());
+        assert_eq!(outcome, Outcome::Failed);
+        let message = answer.message.unwrap();
+        assert!(
+            !answer.allowed && message.contains("includeInboundPorts"),
+            "{message}"
+        );
+    }
+}
