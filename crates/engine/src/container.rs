@@ -1,0 +1,152 @@
+//! Containers: one process in namespaces of its own, started from a [`Spec`].
+//!
+//! [`start`] prepares every step beforehand, clones, and returns when the program has been executed or a step failed;
+//! the error names the step. No thread of this process ever changes its namespaces, root or user, so it works from
+//! any runtime with any number of threads. A container ends at the latest when its [`Container`] is dropped, and
+//! with this process whatever happens to that.
+//!
+//! Not here: images (see `image`), restarts, terminals.
+
+pub mod capability;
+pub(crate) mod plan;
+pub(crate) mod process;
+mod spawner;
+mod spec;
+
+pub use capability::Capabilities;
+pub use process::Exit;
+pub use spec::{Mount, MountKind, Process, Rlimit, RlimitKind, Root, Spec, Stdio};
+
+use crate::sandbox::Sandbox;
+use process::Child;
+use std::io;
+use std::sync::Arc;
+use tokio::net::unix::pipe::Receiver;
+
+/// Why a container, or a process in one, did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// What is asked for makes no sense.
+    #[error("container {id}: {why}")]
+    Invalid {
+        /// The container.
+        id: String,
+        /// What is wrong.
+        why: String,
+    },
+    /// A step on the way failed.
+    #[error("container {id}: {step}")]
+    Step {
+        /// The container.
+        id: String,
+        /// What was being done.
+        step: String,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+    /// No process could be made.
+    #[error("container {id}: make a process")]
+    Clone {
+        /// The container.
+        id: String,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+    /// The steps did not come to an end.
+    #[error("container {id}: not started after {seconds} s")]
+    Timeout {
+        /// The container.
+        id: String,
+        /// How long was waited.
+        seconds: u64,
+    },
+    /// The pod's namespaces could not be made.
+    #[error("make the namespaces of a pod")]
+    Sandbox {
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+}
+
+impl StartError {
+    /// What a person can do about it, if anything.
+    pub fn hint(&self) -> Option<&'static str> {
+        match self {
+            Self::Step { step, source, .. } if step.starts_with("execute ") => match source.raw_os_error() {
+                Some(libc::ENOENT) => Some("the program, or the interpreter it names, is not in the image"),
+                Some(libc::ENOEXEC) => Some("the program is for another machine, or a script without #!"),
+                Some(libc::EACCES) => Some("the file is not executable for the container's user"),
+                _ => None,
+            },
+            Self::Clone { source, .. } | Self::Sandbox { source }
+                if source.raw_os_error() == Some(libc::EPERM) =>
+            {
+                Some("needs root, or a user namespace with subordinate ids")
+            }
+            _ => None,
+        }
+    }
+}
+
+/// A running, or ended, process in namespaces. Dropping it kills it.
+#[derive(Debug)]
+pub struct Container {
+    id: String,
+    child: Child,
+    sandbox: Arc<Sandbox>,
+    /// What the process writes, when [`Stdio::Pipe`] was asked for; yours to take.
+    pub stdout: Option<Receiver>,
+    /// What the process complains about; yours to take.
+    pub stderr: Option<Receiver>,
+}
+
+/// Starts a container; returns when its program has been executed.
+pub async fn start(spec: &Spec) -> Result<Container, StartError> {
+    let plan = plan::container(spec)?;
+    let (child, output) = process::start(&spec.id, plan, spec.stdio).await?;
+    Ok(Container {
+        id: spec.id.clone(),
+        child,
+        sandbox: Arc::clone(&spec.sandbox),
+        stdout: output.stdout,
+        stderr: output.stderr,
+    })
+}
+
+impl Container {
+    /// As in the spec.
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// The pid of its first process as this process sees it.
+    pub fn pid(&self) -> u32 {
+        self.child.pid()
+    }
+
+    /// Waits for the end; may be called again and from several places.
+    pub async fn wait(&self) -> io::Result<Exit> {
+        self.child.wait().await
+    }
+
+    /// Sends a signal to the first process. It is no error if that has ended.
+    pub fn signal(&self, signal: i32) -> io::Result<()> {
+        self.child.signal(signal)
+    }
+
+    /// Starts a further process in the container; it has the container's namespaces, limits and filters.
+    pub async fn exec(&self, process: &Process, stdio: Stdio) -> Result<Container, StartError> {
+        let plan = plan::further(&self.id, &self.child, &self.sandbox, process)?;
+        let (child, output) = process::start(&self.id, plan, stdio).await?;
+        Ok(Container {
+            id: self.id.clone(),
+            child,
+            sandbox: Arc::clone(&self.sandbox),
+            stdout: output.stdout,
+            stderr: output.stderr,
+        })
+    }
+}

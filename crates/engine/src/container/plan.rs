@@ -1,0 +1,191 @@
+//! From a [`Spec`] to the steps the new process takes.
+//!
+//! Pure but for looking at the sources of mounts: whether each is a file or a directory decides what is made for it.
+
+mod files;
+mod rights;
+
+use super::process::Child;
+use super::{Process, Spec, StartError};
+use crate::sandbox::{Processes, Sandbox};
+use crate::sys::op::Program;
+use crate::sys::{Launch, Op, c_path};
+use std::ffi::CString;
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::path::{Component, Path};
+use std::sync::Arc;
+
+/// Where programs are looked for when the environment does not say.
+const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// Steps with what to call them when they fail.
+#[derive(Debug, Default)]
+pub(super) struct Steps {
+    pub(super) ops: Vec<Op>,
+    pub(super) names: Vec<String>,
+    pub(super) slots: usize,
+}
+
+impl Steps {
+    pub(super) fn push(&mut self, name: impl Into<String>, op: Op) {
+        self.names.push(name.into());
+        self.ops.push(op);
+    }
+}
+
+/// Everything decided about a process that is to be.
+#[derive(Debug, Default)]
+pub(crate) struct Plan {
+    /// Of a process in between, see [`Launch::before`].
+    pub(super) before: Steps,
+    pub(super) steps: Steps,
+    pub(super) namespaces: i32,
+    pub(super) program: Option<Program>,
+    pub(super) held: Vec<Arc<OwnedFd>>,
+}
+
+impl Plan {
+    /// What is executed.
+    pub(super) fn into_launch(self) -> Launch {
+        Launch {
+            before: self.before.ops,
+            namespaces: self.namespaces,
+            ops: self.steps.ops,
+            slots: self.steps.slots,
+            program: self.program,
+            held: self.held,
+        }
+    }
+
+    /// The first process of a pid namespace that the containers of a pod share.
+    pub(super) fn init() -> Self {
+        let mut plan = Self {
+            namespaces: libc::CLONE_NEWPID,
+            ..Self::default()
+        };
+        begin(&mut plan.steps);
+        plan.steps
+            .push("bind to the parent", Op::DieWithParent { faults: -1 });
+        plan
+    }
+}
+
+/// Collects complaints about a spec.
+struct Checked<'a> {
+    id: &'a str,
+}
+
+impl Checked<'_> {
+    fn wrong(&self, why: impl Into<String>) -> StartError {
+        StartError::Invalid {
+            id: self.id.to_owned(),
+            why: why.into(),
+        }
+    }
+
+    fn text(&self, what: &str, text: impl Into<Vec<u8>>) -> Result<CString, StartError> {
+        CString::new(text).map_err(|_| self.wrong(format!("{what} contains a zero byte")))
+    }
+
+    fn path(&self, what: &str, path: &Path) -> Result<CString, StartError> {
+        c_path(path).map_err(|_| self.wrong(format!("{what} contains a zero byte")))
+    }
+
+    /// A path in the container without `..`.
+    fn inside(&self, what: &str, path: &Path) -> Result<(), StartError> {
+        if !path.is_absolute() {
+            return Err(self.wrong(format!("{what} {} is not absolute", path.display())));
+        }
+        if path.components().any(|c| matches!(c, Component::ParentDir)) {
+            return Err(self.wrong(format!("{what} {} contains ..", path.display())));
+        }
+        Ok(())
+    }
+}
+
+/// A container's first process.
+pub(super) fn container(spec: &Spec) -> Result<Plan, StartError> {
+    let check = Checked { id: &spec.id };
+    let mut plan = Plan::default();
+    let shared = spec.sandbox.pid_namespace();
+    plan.namespaces = libc::CLONE_NEWNS;
+    if shared.is_none() && spec.sandbox.processes() == Processes::Container {
+        plan.namespaces |= libc::CLONE_NEWPID;
+    }
+    if let Some(fd) = shared {
+        begin(&mut plan.before);
+        let kinds = libc::CLONE_NEWPID;
+        plan.before
+            .push("join the pod's processes", Op::Join { fd, kinds });
+    }
+    begin(&mut plan.steps);
+    for (kinds, fd) in spec.sandbox.joined() {
+        plan.steps
+            .push("join the pod's namespaces", Op::Join { fd, kinds });
+    }
+    files::plan(&check, spec, &mut plan.steps)?;
+    finish(&check, &spec.process, &mut plan)?;
+    Ok(plan)
+}
+
+/// A further process in a running container.
+pub(super) fn further(
+    id: &str,
+    first: &Child,
+    sandbox: &Sandbox,
+    process: &Process,
+) -> Result<Plan, StartError> {
+    let check = Checked { id };
+    let mut plan = Plan::default();
+    let mut kinds = libc::CLONE_NEWNS | libc::CLONE_NEWPID;
+    for (kind, _) in sandbox.joined() {
+        kinds |= kind;
+    }
+    begin(&mut plan.before);
+    let fd = first.fd().as_raw_fd();
+    plan.before.push("join the container", Op::Join { fd, kinds });
+    begin(&mut plan.steps);
+    finish(&check, process, &mut plan)?;
+    Ok(plan)
+}
+
+fn begin(steps: &mut Steps) {
+    steps.push("reset signals", Op::ResetSignals);
+    steps.push("hide from others", Op::Undumpable);
+}
+
+/// What every process does after it has its file system.
+fn finish(check: &Checked<'_>, process: &Process, plan: &mut Plan) -> Result<(), StartError> {
+    check.inside("working directory", &process.cwd)?;
+    files::directories(check, &process.cwd, &mut plan.steps)?;
+    let cwd = check.path("working directory", &process.cwd)?;
+    let name = format!("change to {}", process.cwd.display());
+    plan.steps.push(name, Op::Chdir(cwd));
+    rights::plan(process, &mut plan.steps);
+    plan.program = Some(program(check, process)?);
+    Ok(())
+}
+
+fn program(check: &Checked<'_>, process: &Process) -> Result<Program, StartError> {
+    let name = process.args.first().filter(|name| !name.is_empty());
+    let name = name.ok_or_else(|| check.wrong("no program given"))?;
+    let candidates = if name.contains('/') {
+        vec![name.clone()]
+    } else {
+        let path = process.env.iter().rev().find(|(key, _)| key == "PATH");
+        let path = path.map_or(PATH, |(_, value)| value);
+        path.split(':')
+            .map(|dir| if dir.is_empty() { "." } else { dir })
+            .map(|dir| format!("{dir}/{name}"))
+            .collect()
+    };
+    let all = |what: &str, list: Vec<String>| -> Result<Vec<CString>, StartError> {
+        list.into_iter().map(|text| check.text(what, text)).collect()
+    };
+    let pairs = process.env.iter().map(|(key, value)| format!("{key}={value}"));
+    Ok(Program {
+        candidates: all("the program", candidates)?,
+        args: all("an argument", process.args.clone())?,
+        env: all("the environment", pairs.collect())?,
+    })
+}

@@ -1,0 +1,408 @@
+//! The steps that build what the container sees of files.
+//!
+//! Sources are taken as detached copies while this machine's root is still there; targets are made and attached after
+//! the container's root has become the root. So a link in an image or a volume cannot lead a mount out of it.
+
+use super::{Checked, Steps};
+use crate::container::{Mount, MountKind, Root, Spec, StartError};
+use crate::sys::Op;
+use std::ffi::{CString, OsStr};
+use std::path::{Component, Path, PathBuf};
+
+/// Devices every program may expect.
+const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
+/// Links in `/dev`.
+const LINKS: [(&str, &str); 5] = [
+    ("/proc/self/fd", "/dev/fd"),
+    ("/proc/self/fd/0", "/dev/stdin"),
+    ("/proc/self/fd/1", "/dev/stdout"),
+    ("/proc/self/fd/2", "/dev/stderr"),
+    ("pts/ptmx", "/dev/ptmx"),
+];
+/// Parts of `/proc` and `/sys` that tell about, or act on, the whole machine.
+const MASKED: [&str; 11] = [
+    "/proc/asound",
+    "/proc/acpi",
+    "/proc/interrupts",
+    "/proc/kcore",
+    "/proc/keys",
+    "/proc/latency_stats",
+    "/proc/timer_list",
+    "/proc/timer_stats",
+    "/proc/sched_debug",
+    "/proc/scsi",
+    "/sys/firmware",
+];
+/// Parts of `/proc` that change the whole machine when written to.
+const PROTECTED: [&str; 5] = [
+    "/proc/bus",
+    "/proc/fs",
+    "/proc/irq",
+    "/proc/sys",
+    "/proc/sysrq-trigger",
+];
+
+/// A file system of the kernel that containers usually have.
+struct Usual {
+    target: &'static str,
+    kind: &'static str,
+    flags: libc::c_ulong,
+    data: &'static str,
+}
+
+const QUIET: libc::c_ulong = libc::MS_NOSUID | libc::MS_NOEXEC | libc::MS_NODEV;
+
+const USUAL: [Usual; 6] = [
+    usual("/proc", "proc", QUIET, ""),
+    usual("/dev", "tmpfs", libc::MS_NOSUID, "mode=755,size=65536k"),
+    usual(
+        "/dev/pts",
+        "devpts",
+        libc::MS_NOSUID | libc::MS_NOEXEC,
+        "newinstance,ptmxmode=0666,mode=0620",
+    ),
+    usual("/dev/shm", "tmpfs", QUIET, "mode=1777,size=65536k"),
+    usual("/dev/mqueue", "mqueue", QUIET, ""),
+    usual("/sys", "sysfs", QUIET | libc::MS_RDONLY, ""),
+];
+
+const fn usual(target: &'static str, kind: &'static str, flags: libc::c_ulong, data: &'static str) -> Usual {
+    Usual {
+        target,
+        kind,
+        flags,
+        data,
+    }
+}
+
+/// What a mount becomes after its source was looked at.
+struct Prepared<'a> {
+    mount: &'a Mount,
+    directory: bool,
+    slot: Option<usize>,
+}
+
+pub(super) fn plan(check: &Checked<'_>, spec: &Spec, steps: &mut Steps) -> Result<(), StartError> {
+    steps.push(
+        "make mounts private",
+        Op::Propagation(libc::MS_REC | libc::MS_PRIVATE),
+    );
+    let mut prepared = Vec::new();
+    for mount in &spec.mounts {
+        prepared.push(take(check, mount, steps)?);
+    }
+    let devices = take_devices(check, steps)?;
+    root(check, &spec.root, steps)?;
+    steps.push("enter the root", Op::PivotRoot);
+    let replaced = |target: &str| spec.mounts.iter().any(|m| m.target == Path::new(target));
+    for item in USUAL.iter().filter(|item| !replaced(item.target)) {
+        mount_usual(check, item, spec.privileged, steps)?;
+        if item.target == "/dev" {
+            place_devices(check, &devices, steps)?;
+        }
+    }
+    for item in &prepared {
+        place(check, item, steps)?;
+    }
+    steps.push("let go of the old root", Op::DetachOldRoot);
+    steps.push("change to /", Op::Chdir(check.text("/", "/")?));
+    if !spec.privileged {
+        guard(check, steps)?;
+    }
+    if spec.readonly_root {
+        steps.push(
+            "make the root read-only",
+            Op::Attributes {
+                target: check.text("/", "/")?,
+                set: libc::MOUNT_ATTR_RDONLY,
+                recursive: false,
+            },
+        );
+    }
+    Ok(())
+}
+
+fn take<'a>(check: &Checked<'_>, mount: &'a Mount, steps: &mut Steps) -> Result<Prepared<'a>, StartError> {
+    check.inside("mount target", &mount.target)?;
+    let MountKind::Bind { source, within } = &mount.kind else {
+        return Ok(Prepared {
+            mount,
+            directory: true,
+            slot: None,
+        });
+    };
+    let name = format!("mount {}: take {}", mount.target.display(), source.display());
+    let whole = within
+        .as_ref()
+        .map_or_else(|| source.clone(), |part| below(source, part));
+    let meta = std::fs::metadata(&whole).map_err(|error| StartError::Step {
+        id: check.id.to_owned(),
+        step: name.clone(),
+        source: error,
+    })?;
+    let slot = steps.slots;
+    steps.slots += 1;
+    let within = within
+        .as_ref()
+        .map(|part| check.path("mount source", part))
+        .transpose()?;
+    let source = check.path("mount source", source)?;
+    let op = Op::Tree {
+        source,
+        within,
+        recursive: true,
+        slot,
+    };
+    steps.push(name, op);
+    Ok(Prepared {
+        mount,
+        directory: meta.is_dir(),
+        slot: Some(slot),
+    })
+}
+
+fn below(base: &Path, part: &Path) -> PathBuf {
+    let normal = part.components().filter(|c| matches!(c, Component::Normal(_)));
+    normal.fold(base.to_owned(), |path, component| path.join(component))
+}
+
+fn take_devices(check: &Checked<'_>, steps: &mut Steps) -> Result<Vec<(&'static str, usize)>, StartError> {
+    let mut taken = Vec::new();
+    for name in DEVICES {
+        let path = format!("/dev/{name}");
+        let slot = steps.slots;
+        steps.slots += 1;
+        let op = Op::Tree {
+            source: check.text("a device", path.as_str())?,
+            within: None,
+            recursive: false,
+            slot,
+        };
+        steps.push(format!("take {path}"), op);
+        taken.push((name, slot));
+    }
+    Ok(taken)
+}
+
+fn place_devices(
+    check: &Checked<'_>,
+    devices: &[(&str, usize)],
+    steps: &mut Steps,
+) -> Result<(), StartError> {
+    for (name, slot) in devices {
+        let target = check.text("a device", format!("/dev/{name}"))?;
+        let file = Op::File {
+            path: target.clone(),
+            mode: 0o666,
+        };
+        steps.push(format!("make /dev/{name}"), file);
+        let slot = *slot;
+        steps.push(format!("mount /dev/{name}"), Op::Attach { slot, target });
+    }
+    for (to, path) in LINKS {
+        let op = Op::Link {
+            to: check.text("a link", to)?,
+            path: check.text("a link", path)?,
+        };
+        steps.push(format!("link {path}"), op);
+    }
+    Ok(())
+}
+
+fn mount_usual(
+    check: &Checked<'_>,
+    item: &Usual,
+    privileged: bool,
+    steps: &mut Steps,
+) -> Result<(), StartError> {
+    directories(check, Path::new(item.target), steps)?;
+    let flags = if privileged {
+        item.flags & !libc::MS_RDONLY
+    } else {
+        item.flags
+    };
+    let op = Op::Mount {
+        source: check.text("a mount", item.kind)?,
+        target: check.text("a mount", item.target)?,
+        kind: check.text("a mount", item.kind)?,
+        flags,
+        data: check.text("a mount", item.data)?,
+    };
+    steps.push(format!("mount {} on {}", item.kind, item.target), op);
+    Ok(())
+}
+
+/// Makes a directory and those above it.
+pub(super) fn directories(check: &Checked<'_>, path: &Path, steps: &mut Steps) -> Result<(), StartError> {
+    let mut all: Vec<&Path> = path.ancestors().filter(|p| p.parent().is_some()).collect();
+    all.reverse();
+    for dir in all {
+        let op = Op::Directory {
+            path: check.path("a directory", dir)?,
+            mode: 0o755,
+        };
+        steps.push(format!("make {}", dir.display()), op);
+    }
+    Ok(())
+}
+
+fn place(check: &Checked<'_>, item: &Prepared<'_>, steps: &mut Steps) -> Result<(), StartError> {
+    let target = &item.mount.target;
+    let name = format!("mount {}", target.display());
+    let path = check.path("mount target", target)?;
+    if item.directory {
+        directories(check, target, steps)?;
+    } else {
+        directories(check, target.parent().unwrap_or(Path::new("/")), steps)?;
+        let op = Op::File {
+            path: path.clone(),
+            mode: 0o644,
+        };
+        steps.push(format!("make {}", target.display()), op);
+    }
+    let op = match (&item.mount.kind, item.slot) {
+        (MountKind::Bind { .. }, Some(slot)) => Op::Attach {
+            slot,
+            target: path.clone(),
+        },
+        (kind, _) => tmpfs(check, kind, path.clone())?,
+    };
+    steps.push(name, op);
+    if item.mount.readonly {
+        let op = Op::Attributes {
+            target: path,
+            set: libc::MOUNT_ATTR_RDONLY,
+            recursive: true,
+        };
+        steps.push(format!("make {} read-only", target.display()), op);
+    }
+    Ok(())
+}
+
+fn tmpfs(check: &Checked<'_>, kind: &MountKind, target: CString) -> Result<Op, StartError> {
+    let data = match kind {
+        MountKind::Tmpfs { size, mode } => {
+            let size = size.map(|bytes| format!(",size={bytes}")).unwrap_or_default();
+            format!("mode={mode:o}{size}")
+        }
+        MountKind::Bind { .. } => String::new(),
+    };
+    Ok(Op::Mount {
+        source: check.text("a mount", "tmpfs")?,
+        target,
+        kind: check.text("a mount", "tmpfs")?,
+        flags: libc::MS_NOSUID | libc::MS_NODEV,
+        data: check.text("a mount", data)?,
+    })
+}
+
+fn root(check: &Checked<'_>, root: &Root, steps: &mut Steps) -> Result<(), StartError> {
+    match root {
+        Root::Bind(path) => {
+            let name = format!("take the root {}", path.display());
+            let path = check.path("the root", path)?;
+            let slot = steps.slots;
+            steps.slots += 1;
+            let op = Op::Tree {
+                source: path.clone(),
+                within: None,
+                recursive: true,
+                slot,
+            };
+            steps.push(name, op);
+            let target = path.clone();
+            steps.push("mount the root", Op::Attach { slot, target });
+            steps.push("change to the root", Op::Chdir(path));
+        }
+        Root::Overlay { lower, upper, work } => overlay(check, lower, upper, work, steps)?,
+    }
+    Ok(())
+}
+
+/// The kernel takes one page of options.
+const OPTIONS_MAX: usize = 4095;
+
+fn overlay(
+    check: &Checked<'_>,
+    lower: &[PathBuf],
+    upper: &Path,
+    work: &Path,
+    steps: &mut Steps,
+) -> Result<(), StartError> {
+    // Relative to a directory above them all: an image can have many layers, and room is short.
+    let base = common(lower).ok_or_else(|| check.wrong("an overlay needs absolute layers"))?;
+    let layers: Vec<&Path> = lower
+        .iter()
+        .map(|path| path.strip_prefix(&base).unwrap_or(path))
+        .map(|path| {
+            if path == Path::new("") {
+                Path::new(".")
+            } else {
+                path
+            }
+        })
+        .collect();
+    let mut data = b"userxattr,lowerdir=".to_vec();
+    for (index, layer) in layers.iter().enumerate() {
+        if index > 0 {
+            data.push(b':');
+        }
+        escape(layer.as_os_str(), &mut data);
+    }
+    data.extend(b",upperdir=");
+    escape(upper.as_os_str(), &mut data);
+    data.extend(b",workdir=");
+    escape(work.as_os_str(), &mut data);
+    if data.len() > OPTIONS_MAX {
+        return Err(check.wrong(format!("{} layers are too many for the kernel", lower.len())));
+    }
+    let name = format!("change to {}", base.display());
+    steps.push(name, Op::Chdir(check.path("a layer", &base)?));
+    // On top of the directory for changes: it exists, and in this mount namespace nobody else looks at it.
+    let target = check.path("the upper directory", upper)?;
+    let op = Op::Mount {
+        source: check.text("the root", "overlay")?,
+        target: target.clone(),
+        kind: check.text("the root", "overlay")?,
+        flags: 0,
+        data: check.text("a layer", data)?,
+    };
+    steps.push("mount the layers of the root", op);
+    steps.push("change to the root", Op::Chdir(target));
+    Ok(())
+}
+
+/// The kernel splits at commas and colons.
+fn escape(path: &OsStr, data: &mut Vec<u8>) {
+    for byte in path.as_encoded_bytes() {
+        if matches!(byte, b':' | b',' | b'\\') {
+            data.push(b'\\');
+        }
+        data.push(*byte);
+    }
+}
+
+/// The longest path above all.
+fn common(paths: &[PathBuf]) -> Option<PathBuf> {
+    let mut base = paths.first()?.parent()?;
+    while !paths.iter().all(|path| path.starts_with(base)) {
+        base = base.parent()?;
+    }
+    base.is_absolute().then(|| base.to_owned())
+}
+
+fn guard(check: &Checked<'_>, steps: &mut Steps) -> Result<(), StartError> {
+    for path in MASKED {
+        let op = Op::Mask {
+            path: check.text("a path", path)?,
+        };
+        steps.push(format!("hide {path}"), op);
+    }
+    for path in PROTECTED {
+        let op = Op::Protect {
+            path: check.text("a path", path)?,
+        };
+        steps.push(format!("make {path} read-only"), op);
+    }
+    Ok(())
+}

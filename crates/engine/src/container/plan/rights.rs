@@ -1,0 +1,50 @@
+//! The steps that take power away, in the one order that works.
+//!
+//! Bounding set and groups need the power that goes next; the change of user clears capabilities unless they are
+//! kept; the parent-death signal is forgotten by the kernel at a change of user, so it comes after it.
+
+use super::Steps;
+use crate::container::{Process, RlimitKind};
+use crate::sys::Op;
+
+pub(super) fn plan(process: &Process, steps: &mut Steps) {
+    for limit in &process.rlimits {
+        let (resource, name) = match limit.kind {
+            RlimitKind::OpenFiles => (libc::RLIMIT_NOFILE, "open files"),
+            RlimitKind::Processes => (libc::RLIMIT_NPROC, "processes"),
+            RlimitKind::Core => (libc::RLIMIT_CORE, "core dumps"),
+            RlimitKind::LockedMemory => (libc::RLIMIT_MEMLOCK, "locked memory"),
+        };
+        let op = Op::Limit {
+            resource: resource.cast_signed(),
+            soft: limit.soft,
+            hard: limit.hard,
+        };
+        steps.push(format!("limit {name}"), op);
+    }
+    if let Some(score) = process.oom_score_adj {
+        let op = Op::WriteFile {
+            path: c"/proc/self/oom_score_adj".into(),
+            data: score.to_string().into_bytes(),
+        };
+        steps.push("set oom_score_adj", op);
+    }
+    let capabilities = process.capabilities.bits();
+    steps.push("start a session", Op::Session);
+    steps.push("set the umask", Op::Umask(0o022));
+    steps.push("limit capabilities", Op::Bounding(capabilities));
+    steps.push("keep capabilities", Op::KeepCapabilities);
+    steps.push("set groups", Op::Groups(process.groups.clone()));
+    steps.push(format!("become group {}", process.gid), Op::Gid(process.gid));
+    steps.push(format!("become user {}", process.uid), Op::Uid(process.uid));
+    let op = Op::Capabilities {
+        permitted: capabilities,
+        inheritable: 0,
+    };
+    steps.push("set capabilities", op);
+    if process.no_new_privileges {
+        steps.push("forbid new privileges", Op::NoNewPrivileges);
+    }
+    steps.push("bind to the parent", Op::DieWithParent { faults: -1 });
+    steps.push("close files", Op::CloseOnExec);
+}

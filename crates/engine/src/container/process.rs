@@ -1,0 +1,240 @@
+//! A process of ours in a container: started, waited for, signalled, collected.
+
+use super::plan::Plan;
+use super::{StartError, Stdio, spawner};
+use crate::sys::spawn::{BEFORE, EXEC, Early, fault};
+use crate::sys::{self, Born, Ended, Op};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::io::unix::AsyncFd;
+use tokio::net::unix::pipe::Receiver;
+
+/// How long the steps before exec may take.
+const PATIENCE: Duration = Duration::from_mins(1);
+
+/// How a process ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Exit {
+    /// The exit code; 128 + the signal for a process that was killed.
+    pub code: i32,
+    /// The signal that killed it.
+    pub signal: Option<i32>,
+    /// The kernel killed something in the container because memory ran out.
+    pub oom_killed: bool,
+}
+
+/// A process we started and are the parent of.
+#[derive(Debug)]
+pub(crate) struct Child {
+    pid: u32,
+    pidfd: AsyncFd<OwnedFd>,
+    ended: Mutex<Option<Ended>>,
+}
+
+/// The reading ends of a process's output.
+#[derive(Debug, Default)]
+pub(super) struct Output {
+    pub(super) stdout: Option<Receiver>,
+    pub(super) stderr: Option<Receiver>,
+}
+
+impl Child {
+    fn new(born: Born) -> io::Result<(Self, OwnedFd)> {
+        let Born { pid, pidfd, faults } = born;
+        let child = Self {
+            pid: u32::try_from(pid).unwrap_or_default(),
+            pidfd: sys::watch(pidfd)?,
+            ended: Mutex::new(None),
+        };
+        Ok((child, faults))
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.pidfd.as_fd()
+    }
+
+    pub(super) async fn wait(&self) -> io::Result<Exit> {
+        loop {
+            let mut ready = self.pidfd.readable().await?;
+            if let Some(ended) = self.look()? {
+                return Ok(exit(ended));
+            }
+            ready.clear_ready();
+        }
+    }
+
+    /// Collects the process if it has ended.
+    fn look(&self) -> io::Result<Option<Ended>> {
+        let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        if ended.is_none() {
+            *ended = sys::collect(self.pidfd.as_fd(), false)?;
+        }
+        Ok(*ended)
+    }
+
+    pub(super) fn signal(&self, signal: i32) -> io::Result<()> {
+        match sys::pidfd_signal(self.pidfd.as_fd(), signal) {
+            Err(e) if e.raw_os_error() == Some(libc::ESRCH) => Ok(()),
+            other => other,
+        }
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        if !matches!(self.look(), Ok(None)) {
+            return;
+        }
+        let Ok(pidfd) = self.pidfd.get_ref().try_clone() else {
+            return;
+        };
+        // Fails only for a process that is gone already.
+        let _ = sys::pidfd_signal(pidfd.as_fd(), libc::SIGKILL);
+        // On a thread of its own: the end of a whole pid namespace can take a moment.
+        let collect = move || sys::collect(pidfd.as_fd(), true);
+        let _ = std::thread::Builder::new().name("collect".into()).spawn(collect);
+    }
+}
+
+fn exit(ended: Ended) -> Exit {
+    match ended {
+        Ended::Code(code) => Exit {
+            code,
+            signal: None,
+            oom_killed: false,
+        },
+        Ended::Signal(signal) => Exit {
+            code: 128 + signal,
+            signal: Some(signal),
+            oom_killed: false,
+        },
+    }
+}
+
+/// Makes the process and waits until it has executed its program.
+pub(super) async fn start(id: &str, plan: Plan, stdio: Stdio) -> Result<(Child, Output), StartError> {
+    let clone = |source| StartError::Clone {
+        id: id.to_owned(),
+        source,
+    };
+    let mut plan = plan;
+    let output = connect(&mut plan, stdio).map_err(clone)?;
+    let names = Names::of(&plan);
+    let failed = |step: u32, errno: i32| StartError::Step {
+        id: id.to_owned(),
+        step: names.of_step(step),
+        source: io::Error::from_raw_os_error(errno),
+    };
+    let launch = plan.into_launch();
+    let born = spawner::make(launch).await.map_err(|source| {
+        match source.get_ref().and_then(|e| e.downcast_ref::<Early>()) {
+            Some(early) => failed(early.step, early.errno),
+            None => clone(source),
+        }
+    })?;
+    let (child, faults) = Child::new(born).map_err(clone)?;
+    match tokio::time::timeout(PATIENCE, first_fault(faults)).await {
+        Err(_) => Err(StartError::Timeout {
+            id: id.to_owned(),
+            seconds: PATIENCE.as_secs(),
+        }),
+        Ok(Err(source)) => Err(clone(source)),
+        Ok(Ok(Some((step, errno)))) => {
+            // Collected here, so that no zombie is left when the error is handed on.
+            let _ = child.wait().await;
+            Err(failed(step, errno))
+        }
+        Ok(Ok(None)) => Ok((child, output)),
+    }
+}
+
+/// The step that failed; `None` when the program has been executed.
+async fn first_fault(faults: OwnedFd) -> io::Result<Option<(u32, i32)>> {
+    sys::set_nonblocking(faults.as_fd())?;
+    let faults = sys::watch(faults)?;
+    let mut bytes = [0; 8];
+    loop {
+        let mut ready = faults.readable().await?;
+        match ready.try_io(|fd| sys::read(fd.get_ref(), &mut bytes)) {
+            Err(_) => {}
+            Ok(Ok(0)) => return Ok(None),
+            Ok(Ok(8)) => return Ok(Some(fault(bytes))),
+            Ok(Ok(_)) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(Err(e)) => return Err(e),
+        }
+    }
+}
+
+/// What the steps of a process are called.
+struct Names {
+    before: Vec<String>,
+    steps: Vec<String>,
+    program: String,
+}
+
+impl Names {
+    fn of(plan: &Plan) -> Self {
+        let program = plan.program.as_ref().and_then(|p| p.args.first());
+        Self {
+            before: plan.before.names.clone(),
+            steps: plan.steps.names.clone(),
+            program: program
+                .map(|p| p.to_string_lossy().into_owned())
+                .unwrap_or_default(),
+        }
+    }
+
+    fn of_step(&self, step: u32) -> String {
+        if step == EXEC {
+            return format!("execute {}", self.program);
+        }
+        let (list, index) = if step & BEFORE == 0 {
+            (&self.steps, step)
+        } else {
+            (&self.before, step & !BEFORE)
+        };
+        let known = usize::try_from(index).ok().and_then(|i| list.get(i));
+        known
+            .cloned()
+            .unwrap_or_else(|| "make a process in the container".into())
+    }
+}
+
+/// Adds the steps that connect the standard streams.
+fn connect(plan: &mut Plan, stdio: Stdio) -> io::Result<Output> {
+    let mut output = Output::default();
+    let null = File::options().read(true).write(true).open("/dev/null")?;
+    let null = Arc::new(OwnedFd::from(null));
+    let mut streams = vec![(Arc::clone(&null), 0)];
+    match stdio {
+        Stdio::Inherit => {}
+        Stdio::Null => streams.extend([(Arc::clone(&null), 1), (null, 2)]),
+        Stdio::Pipe => {
+            for (to, place) in [(1, &mut output.stdout), (2, &mut output.stderr)] {
+                let (reader, writer) = sys::pipe()?;
+                sys::set_nonblocking(reader.as_fd())?;
+                *place = Some(Receiver::from_owned_fd(reader)?);
+                streams.push((Arc::new(writer), to));
+            }
+        }
+    }
+    for (fd, to) in streams {
+        let from = fd.as_raw_fd();
+        plan.steps
+            .push("connect standard streams", Op::Duplicate { from, to });
+        plan.held.push(fd);
+    }
+    Ok(output)
+}
+
+/// The first process of a pid namespace that containers share.
+pub(crate) async fn start_init() -> Result<Child, StartError> {
+    Ok(start("sandbox", Plan::init(), Stdio::Null).await?.0)
+}

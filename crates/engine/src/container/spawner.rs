@@ -1,0 +1,47 @@
+//! The thread that makes processes.
+//!
+//! A process that is to die with us is bound by the kernel to the *thread* that made it, so all are made by one
+//! thread that never ends. Signals are blocked there, so that no handler of ours ever runs in a child.
+
+use crate::sys::{self, Born, Launch};
+use std::io;
+use std::sync::OnceLock;
+use std::sync::mpsc::{Sender, channel};
+use tokio::sync::oneshot;
+
+type Order = (Launch, oneshot::Sender<io::Result<Born>>);
+
+static SPAWNER: OnceLock<Option<Sender<Order>>> = OnceLock::new();
+
+/// Makes a process.
+pub(super) async fn make(launch: Launch) -> io::Result<Born> {
+    let gone = || io::Error::other("the thread that makes processes is gone");
+    let spawner = SPAWNER.get_or_init(begin).as_ref().ok_or_else(gone)?;
+    let (reply, answer) = oneshot::channel();
+    spawner.send((launch, reply)).map_err(|_| gone())?;
+    answer.await.map_err(|_| gone())?
+}
+
+fn begin() -> Option<Sender<Order>> {
+    let (orders, inbox) = channel::<Order>();
+    let work = move || {
+        sys::block_signals();
+        for (mut launch, reply) in inbox {
+            let born = sys::spawn(&mut launch);
+            // If nobody waits any more the process is killed: `Born` that comes back is dropped by its owner.
+            if let Err(Ok(born)) = reply.send(born) {
+                abandon(&born);
+            }
+        }
+    };
+    let thread = std::thread::Builder::new().name("spawn".into());
+    thread.spawn(work).ok().map(|_| orders)
+}
+
+/// Ends a process nobody knows of.
+pub(super) fn abandon(born: &Born) {
+    use std::os::fd::AsFd as _;
+    // Both fail only for a process that is gone already.
+    let _ = sys::pidfd_signal(born.pidfd.as_fd(), libc::SIGKILL);
+    let _ = sys::collect(born.pidfd.as_fd(), true);
+}

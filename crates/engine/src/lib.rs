@@ -1,0 +1,11 @@
+//! Pods on this machine: containers, images and what a node does for them.
+//!
+//! The lower half runs one container: [`container`] starts a process in namespaces of its own from a [`Spec`] and
+//! tells how it ended, [`sandbox`] holds what the containers of a pod share. There is no daemon and no helper
+//! program; what this process started dies with it.
+//!
+//! [`Spec`]: container::Spec
+
+pub mod container;
+pub mod sandbox;
+mod sys;
