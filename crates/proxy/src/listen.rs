@@ -40,18 +40,21 @@ enum Kind {
 ///
 /// A drain can also be started through [`Context::drain`].
 pub async fn serve(ctx: Arc<Context>, listeners: Listeners, stop: impl Future<Output = ()>) {
-    let outbound = listeners.outbound.into_iter().map(|l| (Kind::Outbound, l));
-    let inbound = listeners.inbound.into_iter().map(|l| (Kind::Inbound, l));
-    let hbone = listeners.hbone.into_iter().map(|l| (Kind::Hbone, l));
-    let accepting: Vec<_> = outbound
-        .chain(inbound)
-        .chain(hbone)
-        .map(|(kind, listener)| tokio::spawn(accept(kind, listener, Arc::clone(&ctx))))
-        .collect();
+    let accepting = |kind, sockets: Vec<TcpListener>| {
+        let accept = |listener| tokio::spawn(accept(kind, listener, Arc::clone(&ctx)));
+        sockets.into_iter().map(accept).collect::<Vec<_>>()
+    };
+    let outbound = accepting(Kind::Outbound, listeners.outbound);
+    let inbound = accepting(Kind::Inbound, listeners.inbound);
+    let hbone = accepting(Kind::Hbone, listeners.hbone);
     let keeping = tokio::spawn(keep_house(Arc::clone(&ctx)));
     tokio::select! {
         () = stop => ctx.drain.advance(Phase::Draining),
         () = ctx.drain.reached(Phase::Draining) => {}
+    }
+    // They end now, each with those that waited; only then can be said that nothing is open.
+    for task in inbound.into_iter().chain(hbone) {
+        let _ = task.await;
     }
     tokio::select! {
         () = nothing_open(&ctx) => {}
@@ -59,7 +62,7 @@ pub async fn serve(ctx: Arc<Context>, listeners: Listeners, stop: impl Future<Ou
         () = ctx.drain.reached(Phase::Cut) => {}
     }
     ctx.drain.advance(Phase::Cut);
-    for task in accepting {
+    for task in outbound {
         let _ = task.await;
     }
     // Everybody has been told; what is left needs one turn each to say goodbye.
@@ -84,7 +87,7 @@ async fn accept(kind: Kind, listener: TcpListener, ctx: Arc<Context>) {
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
-            () = ctx.drain.reached(last) => return,
+            () = ctx.drain.reached(last) => return last_ones(kind, listener, &ctx),
         };
         if let Ok((stream, address)) = accepted {
             pause = SHORTEST_PAUSE;
@@ -92,6 +95,20 @@ async fn accept(kind: Kind, listener: TcpListener, ctx: Arc<Context>) {
         } else {
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+}
+
+/// Connections the kernel had opened before we stopped would be reset with the listener.
+fn last_ones(kind: Kind, listener: TcpListener, ctx: &Arc<Context>) {
+    // Asked directly: the runtime may not know of the newest yet.
+    let Ok(listener) = listener.into_std() else { return };
+    while let Ok((stream, address)) = listener.accept() {
+        let stream = stream
+            .set_nonblocking(true)
+            .and_then(|()| TcpStream::from_std(stream));
+        if let Ok(stream) = stream {
+            start(kind, stream, address, ctx);
         }
     }
 }

@@ -9,12 +9,13 @@ use crate::mesh::{Mesh, Tunnel, Workload};
 use crate::socket;
 use bytes::Bytes;
 use h2::client::SendRequest;
-use h2::{Ping, PingPong, RecvStream, SendStream};
+use h2::{Ping, PingPong, Reason, RecvStream, SendStream};
 use http::{Method, Request, StatusCode, Version};
 use remora_mtls::{Identity, SpiffeId, Wire};
 use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
@@ -23,9 +24,11 @@ use tokio_rustls::TlsConnector;
 
 /// Where proxies listen for tunnels.
 pub(crate) const HBONE_PORT: u16 = 15008;
-/// Streams a tunnel carries before another is opened.
+/// Streams a tunnel carries before another is opened, if the peer allows so many.
 // istio: POOL_MAX_STREAMS_PER_CONNECTION.
 const STREAMS: usize = 100;
+/// Tunnels tried for one stream, where each was closed under it.
+const TUNNELS: usize = 3;
 // istio: stream and connection windows; the connection's is larger so that one stalled stream cannot stop all.
 pub(crate) const STREAM_WINDOW: u32 = 1 << 20;
 pub(crate) const CONNECTION_WINDOW: u32 = 8 << 20;
@@ -58,6 +61,8 @@ struct Tunnelled {
 #[derive(Debug)]
 struct Load {
     streams: AtomicUsize,
+    /// As many as the peer allows, and we want.
+    room: AtomicUsize,
     idle_since: Mutex<Instant>,
     open: AtomicBool,
 }
@@ -139,8 +144,19 @@ impl Pool {
             address: SocketAddr::new(address.ip(), HBONE_PORT),
             peer: workload.id.clone(),
         };
-        let (requests, ticket) = self.requests(&key, identity, limits).await?;
-        open(requests, ticket, key.address, address, limits).await
+        let mut tried = 1;
+        loop {
+            let (requests, ticket) = self.requests(&key, identity, limits).await?;
+            let load = Arc::clone(&ticket.0);
+            match open(requests, ticket, key.address, address, limits).await {
+                // Nothing of the application's has been sent before the answer: another tunnel may be asked.
+                Err(PoolError::Http(_, error)) if tried < TUNNELS && closed(&error) => {
+                    load.open.store(false, Ordering::Release);
+                    tried += 1;
+                }
+                result => return result,
+            }
+        }
     }
 
     /// A tunnel with room, opened if need be.
@@ -164,9 +180,8 @@ impl Pool {
                 // Thrown out while we waited; the next look finds a fresh one.
                 continue;
             }
-            if let Some(known) = &*tunnel
-                && known.load.open.load(Ordering::Acquire)
-                && known.load.streams.load(Ordering::Acquire) < STREAMS
+            if let Some(known) = &mut *tunnel
+                && known.takes_work()
             {
                 return Ok((known.requests.clone(), Ticket::take(&known.load)));
             }
@@ -224,6 +239,23 @@ impl Pool {
     }
 }
 
+impl Tunnelled {
+    /// Whether it is open, with room, and the peer has not said that it wants no more.
+    fn takes_work(&mut self) -> bool {
+        let mut now = std::task::Context::from_waker(std::task::Waker::noop());
+        let load = &self.load;
+        load.open.load(Ordering::Acquire)
+            && load.streams.load(Ordering::Acquire) < load.room.load(Ordering::Acquire)
+            // A peer that drains says so long before the last stream ends.
+            && !matches!(self.requests.poll_ready(&mut now), std::task::Poll::Ready(Err(_)))
+    }
+}
+
+/// Whether a tunnel closed before it took a request, or never will take it.
+fn closed(error: &h2::Error) -> bool {
+    error.is_go_away() || error.is_io() || error.reason() == Some(Reason::REFUSED_STREAM)
+}
+
 impl Ticket {
     fn take(load: &Arc<Load>) -> Self {
         load.streams.fetch_add(1, Ordering::AcqRel);
@@ -278,14 +310,22 @@ async fn dial(key: &Key, identity: &Identity, limits: &Limits) -> Result<Tunnell
         .map_err(|_| PoolError::Slow(key.peer.clone(), address))??;
     let load = Arc::new(Load {
         streams: AtomicUsize::new(0),
+        room: AtomicUsize::new(STREAMS),
         idle_since: Mutex::new(Instant::now()),
         open: AtomicBool::new(true),
     });
     let watched = Arc::clone(&load);
     tokio::spawn(async move {
         let pings = connection.ping_pong();
+        let driven = std::future::poll_fn(|cx| {
+            let done = Pin::new(&mut connection).poll(cx);
+            // More than the peer allows would wait for others to end. It says so after the handshake.
+            let room = connection.max_concurrent_send_streams().clamp(1, STREAMS);
+            watched.room.store(room, Ordering::Release);
+            done
+        });
         tokio::select! {
-            _ = connection => {}
+            _ = driven => {}
             () = keep_alive(pings) => {}
         }
         watched.open.store(false, Ordering::Release);

@@ -14,7 +14,7 @@ use remora_xds::delta::{Client, Interest, Server};
 use remora_xds::proto::discovery::Node;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 use tempfile::TempDir;
@@ -23,7 +23,7 @@ use tokio::sync::oneshot;
 /// Nothing takes longer, also on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
 pub(crate) const APP: u32 = 1000;
-const PROXY: u32 = 1337;
+pub(crate) const PROXY: u32 = 1337;
 const RULES: &[&str] = &[
     "-p",
     "15001",
@@ -48,9 +48,39 @@ pub(crate) fn service(ipv6: bool) -> SocketAddr {
     SocketAddr::new(address, 80)
 }
 
+/// The sockets of a proxy, which another may go on with.
+pub(crate) struct Sockets([Vec<TcpListener>; 3]);
+
+impl Sockets {
+    pub(crate) fn bind(namespace: &Namespace) -> Self {
+        let both = |port: u16| vec![bind("0.0.0.0", port), bind("::", port)];
+        Self(Actor::new(namespace, PROXY, PROXY).run(move || [15001, 15006, 15008].map(both)))
+    }
+
+    pub(crate) fn share(&self) -> Self {
+        let same = |list: &Vec<TcpListener>| list.iter().map(|l| l.try_clone().unwrap()).collect();
+        Self(self.0.each_ref().map(same))
+    }
+
+    fn listeners(self) -> Listeners {
+        let [outbound, inbound, hbone] = self.0.map(|list| {
+            let listener = |l: TcpListener| tokio::net::TcpListener::from_std(l).unwrap();
+            list.into_iter().map(listener).collect()
+        });
+        Listeners {
+            outbound,
+            inbound,
+            hbone,
+        }
+    }
+}
+
 /// One pod's proxy.
 pub(crate) struct Proxy {
     pub(crate) ctx: Arc<Context>,
+    pub(crate) sockets: Sockets,
+    /// Held: the proxy stops at the end of its next connection until it is released.
+    pub(crate) log: Arc<Mutex<Sender<Record>>>,
     pub(crate) records: Receiver<Record>,
     pub(crate) mesh: Arc<Mesh>,
     state: Mutex<Client>,
@@ -128,7 +158,7 @@ pub(crate) fn identity_files(authority: &Authority, account: &str) -> TempDir {
     directory
 }
 
-fn limits() -> Limits {
+pub(crate) fn limits() -> Limits {
     Limits {
         discovery: Duration::from_millis(300),
         drain: Duration::from_secs(20),
@@ -137,10 +167,17 @@ fn limits() -> Limits {
 }
 
 impl Proxy {
-    fn start(namespace: &Namespace, identity: Arc<Identity>, modes: Modes, limits: Limits) -> Self {
+    pub(crate) fn start(
+        namespace: &Namespace,
+        sockets: Sockets,
+        identity: Arc<Identity>,
+        modes: Modes,
+        limits: Limits,
+    ) -> Self {
         let mesh = Arc::new(Mesh::default());
         let (log, records) = channel();
-        let log = Mutex::new(log);
+        let log = Arc::new(Mutex::new(log));
+        let written = Arc::clone(&log);
         let ctx = Arc::new(Context::new(
             identity,
             Arc::clone(&mesh),
@@ -150,11 +187,11 @@ impl Proxy {
                 modes,
             },
             move |record| {
-                let _ = log.lock().unwrap().send(record.clone());
+                let _ = written.lock().unwrap().send(record.clone());
             },
         ));
         let (stop, told) = oneshot::channel();
-        let (ready, started) = channel();
+        let used = sockets.share();
         let (inside, shared) = (namespace.clone(), Arc::clone(&ctx));
         let thread = std::thread::spawn(move || {
             inside.enter().unwrap();
@@ -164,21 +201,17 @@ impl Proxy {
                 .build()
                 .unwrap();
             runtime.block_on(async move {
-                let listeners = Listeners {
-                    outbound: vec![bind("0.0.0.0:15001"), bind("[::]:15001")],
-                    inbound: vec![bind("0.0.0.0:15006"), bind("[::]:15006")],
-                    hbone: vec![bind("0.0.0.0:15008"), bind("[::]:15008")],
-                };
-                ready.send(()).unwrap();
+                let listeners = used.listeners();
                 serve(shared, listeners, async { drop(told.await) }).await;
             });
         });
-        started.recv().unwrap();
         let mut state = Client::new(Node::default());
         state.want(remora_xds::types::ADDRESS, Interest::Everything);
         state.want(remora_xds::types::AUTHORIZATION, Interest::Everything);
         Self {
             ctx,
+            sockets,
+            log,
             records,
             mesh,
             state: Mutex::new(state),
@@ -224,14 +257,14 @@ impl Proxy {
     }
 }
 
-fn bind(address: &str) -> tokio::net::TcpListener {
-    let address: SocketAddr = address.parse().unwrap();
-    let listener = remora_net::socket::TcpOptions::default().listen(address).unwrap();
+fn bind(any: &str, port: u16) -> TcpListener {
+    let at = SocketAddr::new(any.parse().unwrap(), port);
+    let listener = remora_net::socket::TcpOptions::default().listen(at).unwrap();
     listener.set_nonblocking(true).unwrap();
-    tokio::net::TcpListener::from_std(listener).unwrap()
+    listener
 }
 
-fn capture(namespace: &Namespace) {
+pub(crate) fn capture(namespace: &Namespace) {
     Actor::root(namespace).run(|| {
         let environment = Environment::default();
         let settings = Settings::read(&parse_argv(RULES).unwrap(), &environment).unwrap();
@@ -263,15 +296,19 @@ impl Scene {
         Self::made(mesh, modes, limits())
     }
 
-    fn made(mesh: &str, modes: Modes, client: Limits) -> Self {
+    pub(crate) fn made(mesh: &str, modes: Modes, client: Limits) -> Self {
         let lab = Lab::new();
         let now = SystemTime::now();
         let authority = Authority::generate("test", now, Duration::from_hours(10)).unwrap();
         capture(&lab.pod);
         capture(&lab.peer);
+        let proxy = |namespace: &Namespace, account: &str, modes: Modes, limits: Limits| {
+            let identity = identity(&authority, account);
+            Proxy::start(namespace, Sockets::bind(namespace), identity, modes, limits)
+        };
         let scene = Self {
-            client: Proxy::start(&lab.pod, identity(&authority, "web"), Modes::default(), client),
-            server: Proxy::start(&lab.peer, identity(&authority, "cart"), modes, limits()),
+            client: proxy(&lab.pod, "web", Modes::default(), client),
+            server: proxy(&lab.peer, "cart", modes, limits()),
             app: Actor::new(&lab.pod, APP, APP),
             server_app: Actor::new(&lab.peer, APP, APP),
             authority,
@@ -308,7 +345,7 @@ impl Scene {
         self.try_connect(to).unwrap()
     }
 
-    fn try_connect(&self, to: SocketAddr) -> std::io::Result<TcpStream> {
+    pub(crate) fn try_connect(&self, to: SocketAddr) -> std::io::Result<TcpStream> {
         let stream = self.app.run(move || TcpStream::connect_timeout(&to, PATIENCE))?;
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.set_write_timeout(Some(PATIENCE))?;

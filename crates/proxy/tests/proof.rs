@@ -1,0 +1,19 @@
+//! What must hold when everything else does not: real clients and servers, hostile ones, great numbers, restarts,
+//! faults.
+//!
+//! Everything happens in network namespaces made here. Without the rights for that the tests fail.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test fails by panicking; the helpers of this file are tests too"
+)]
+
+#[path = "proof/lossless.rs"]
+mod lossless;
+#[path = "proof/peer.rs"]
+mod peer;
+#[path = "proof/pooling.rs"]
+mod pooling;
+#[path = "pods/scene.rs"]
+#[allow(dead_code, reason = "shared with other tests, which use the rest")]
+mod scene;
