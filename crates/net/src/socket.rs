@@ -41,6 +41,19 @@ pub fn set_mark(socket: impl AsFd, mark: u32) -> io::Result<()> {
     )
 }
 
+/// Lets the kernel choose the port when the socket connects rather than when it is bound to an address.
+///
+/// Then a port is taken only towards one destination, not for all of them until long after the connection ended.
+pub fn set_late_port(socket: impl AsFd) -> io::Result<()> {
+    // Also for IPv6: there is one option for both families.
+    sys::set_option(socket.as_fd(), libc::SOL_IP, libc::IP_BIND_ADDRESS_NO_PORT, 1)
+}
+
+/// Lets a listener keep so many connections that nobody has accepted yet.
+pub fn set_backlog(listener: impl AsFd, count: u16) -> io::Result<()> {
+    sys::listen(listener.as_fd(), count.into())
+}
+
 /// How a TCP socket is made.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct TcpOptions {

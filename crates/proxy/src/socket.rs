@@ -18,6 +18,9 @@ pub(crate) async fn connect_application(address: SocketAddr, patience: Duration)
         SocketAddr::V6(_) => Ipv6Addr::new(0, 0, 0, 0, 0, 0, 0, 6).into(),
     };
     let socket = socket(address)?;
+    // All these connections have one source address: without this they would share its ports with those that
+    // ended within the last minute, whatever their destinations.
+    remora_net::socket::set_late_port(&socket)?;
     socket.bind(SocketAddr::new(from, 0))?;
     dial(socket, address, patience).await
 }
