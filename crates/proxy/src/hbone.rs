@@ -19,6 +19,7 @@ use h2::server::SendResponse;
 use h2::{Reason, RecvStream};
 use http::{Method, Request, Response, StatusCode};
 use remora_mtls::{SpiffeId, Wire, peer_identity};
+use std::future::poll_fn;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
@@ -128,10 +129,20 @@ async fn stream_task(
             StatusCode::SERVICE_UNAVAILABLE,
             "too many connections".to_owned(),
         )),
-        Ok(_permit) => match Box::pin(admit(named, &caller, &ctx)).await {
-            Ok(accepted) => carry(request, &mut respond, accepted, &caller, &ctx, &traffic).await,
-            Err(refusal) => Err(refusal),
-        },
+        Ok(_permit) => {
+            let admitted = tokio::select! {
+                admitted = Box::pin(admit(named, &caller, &ctx)) => admitted,
+                // Nothing is kept for a caller that no longer waits.
+                _ = poll_fn(|cx| respond.poll_reset(cx)) => Err(Refusal(
+                    StatusCode::SERVICE_UNAVAILABLE,
+                    "the caller gave up".to_owned(),
+                )),
+            };
+            match admitted {
+                Ok(accepted) => carry(request, &mut respond, accepted, &caller, &ctx, &traffic).await,
+                Err(refusal) => Err(refusal),
+            }
+        }
     };
     let error = result.err().map(|Refusal(status, why)| {
         let response = Response::builder().status(status).body(());
