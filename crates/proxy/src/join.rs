@@ -121,15 +121,17 @@ impl Membership {
             }
             match self.renew(identity).await {
                 Ok(until) => {
-                    wait = SHORTEST_WAIT;
                     notice(Notice::Certified(until));
+                    if identity.credentials().chain().renew_at(jitter) > SystemTime::now() {
+                        wait = SHORTEST_WAIT;
+                        continue;
+                    }
+                    // Due again at once, by a clock that is wrong or a life that is too short: no reason to hurry.
                 }
-                Err(error) => {
-                    notice(Notice::NotCertified(error));
-                    tokio::time::sleep(wait).await;
-                    wait = (wait * 2).min(LONGEST_WAIT);
-                }
+                Err(error) => notice(Notice::NotCertified(error)),
             }
+            tokio::time::sleep(wait).await;
+            wait = (wait * 2).min(LONGEST_WAIT);
         }
     }
 

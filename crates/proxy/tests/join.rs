@@ -294,3 +294,35 @@ fn nothing_is_lost_while_certificates_change_and_the_control_plane_restarts() {
     assert!(done > 200, "{done} requests");
     plane.end();
 }
+
+/// By a clock that is ahead, or with a life that is shorter than what certificates are back-dated by, every new
+/// certificate is due at once. The authority must not be asked again and again without a pause.
+#[test]
+fn a_certificate_that_is_due_at_once_is_not_renewed_in_a_hurry() {
+    let (directory, lab, elsewhere) = scene();
+    let mut plane = control(directory.path(), &elsewhere);
+    let (say, said) = channel();
+    let membership = Membership {
+        life: Duration::from_mins(1),
+        ..membership(directory.path(), "web")
+    };
+    let mut client = proxy(&lab.pod, membership, say);
+    let mut certified = 0;
+    let mut started = Instant::now();
+    while certified < 5 {
+        if matches!(said.recv_timeout(PATIENCE).unwrap(), Said::Certified) {
+            certified += 1;
+            if certified == 1 {
+                started = Instant::now();
+            }
+        }
+    }
+    // 100 ms, then 200, then 400.
+    assert!(
+        started.elapsed() >= Duration::from_millis(700),
+        "{:?}",
+        started.elapsed()
+    );
+    client.end();
+    plane.end();
+}
