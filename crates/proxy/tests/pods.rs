@@ -18,6 +18,7 @@ mod load;
 #[path = "pods/policy.rs"]
 mod policy;
 #[path = "pods/scene.rs"]
+#[allow(dead_code, reason = "shared with other tests, which use the rest")]
 mod scene;
 #[path = "pods/traffic.rs"]
 mod traffic;
