@@ -5,52 +5,54 @@ use remora_proxy::inbound::Modes;
 use remora_testkit::Actor;
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, channel};
 use std::thread::JoinHandle;
 
 /// Clients that connect, ask and close, one request after the other, until told to stop.
 pub(crate) struct Load {
     stop: Arc<AtomicBool>,
-    done: Arc<AtomicUsize>,
-    clients: Vec<JoinHandle<Result<(), String>>>,
+    answers: Receiver<std::io::Result<()>>,
+    clients: Vec<JoinHandle<()>>,
 }
 
 impl Load {
     pub(crate) fn start(scene: &Scene, clients: usize) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
-        let done = Arc::new(AtomicUsize::new(0));
-        let one = |_| {
-            let (stop, done) = (Arc::clone(&stop), Arc::clone(&done));
-            let app = Actor::new(&scene.lab.pod, crate::scene::APP, crate::scene::APP);
-            std::thread::spawn(move || {
-                while !stop.load(Ordering::Relaxed) {
-                    app.run(request).map_err(|error| {
-                        format!("after {} requests: {error}", done.load(Ordering::Relaxed))
-                    })?;
-                    done.fetch_add(1, Ordering::Relaxed);
-                }
-                Ok(())
-            })
-        };
+        let (tell, answers) = channel();
+        let one =
+            |_| {
+                let (stop, tell) = (Arc::clone(&stop), tell.clone());
+                let app = Actor::new(&scene.lab.pod, crate::scene::APP, crate::scene::APP);
+                std::thread::spawn(move || {
+                    while !stop.load(Ordering::Relaxed) && tell.send(app.run(request)).is_ok() {}
+                })
+            };
         let clients = (0..clients).map(one).collect();
-        Self { stop, done, clients }
-    }
-
-    /// Waits until so many more requests were answered, or one client failed.
-    pub(crate) fn more(&self, count: usize) {
-        let goal = self.done.load(Ordering::Relaxed) + count;
-        while self.done.load(Ordering::Relaxed) < goal && !self.clients.iter().any(JoinHandle::is_finished) {
-            std::thread::sleep(std::time::Duration::from_millis(1));
+        Self {
+            stop,
+            answers,
+            clients,
         }
     }
 
-    /// Stops; gives the number of requests.
-    pub(crate) fn end(self) -> Result<usize, String> {
+    /// Waits until so many more requests were answered.
+    pub(crate) fn more(&self, count: usize) {
+        for number in 0..count {
+            let answer = self.answers.recv_timeout(crate::scene::PATIENCE).unwrap();
+            answer.unwrap_or_else(|error| panic!("request {number}: {error}"));
+        }
+    }
+
+    /// Stops, and waits for what is under way.
+    pub(crate) fn end(self) {
         self.stop.store(true, Ordering::Relaxed);
         for client in self.clients {
-            client.join().unwrap()?;
+            client.join().unwrap();
         }
-        Ok(self.done.load(Ordering::Relaxed))
+        for answer in self.answers.try_iter() {
+            answer.unwrap();
+        }
     }
 }
 
@@ -87,19 +89,7 @@ fn a_proxy_is_replaced_by_its_successor_and_nobody_notices() {
         }
         drop(old);
     }
-    load.end()
-        .unwrap_or_else(|error| panic!("{error}: {:?}", last_error(&scene)));
-}
-
-fn last_error(scene: &Scene) -> Option<String> {
-    let records = || {
-        scene
-            .client
-            .records
-            .try_iter()
-            .chain(scene.server.records.try_iter())
-    };
-    records().filter_map(|record| record.error).last()
+    load.end();
 }
 
 #[test]
@@ -190,6 +180,5 @@ fn an_endpoint_leaves_and_comes_back_without_a_failed_request() {
         .filter(|record| record.error.is_none())
         .count();
     assert!(served > 10, "the one that came back gets its share");
-    load.end()
-        .unwrap_or_else(|error| panic!("{error}: {:?}", last_error(&scene)));
+    load.end();
 }
