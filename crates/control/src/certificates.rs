@@ -20,7 +20,7 @@ impl IstioCertificateService for Certificates {
         &self,
         request: Request<IstioCertificateRequest>,
     ) -> Result<Response<IstioCertificateResponse>, Status> {
-        let id = caller(&*self.authenticator, request.metadata())?;
+        let id = caller(&*self.authenticator, request.metadata()).await?;
         let asked = request.into_inner();
         let life = match u64::try_from(asked.validity_duration) {
             Ok(0) => self.usual_life,

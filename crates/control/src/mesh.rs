@@ -59,30 +59,63 @@ pub enum MeshError {
     },
 }
 
+/// What a document is called: one name, one document.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Name {
+    /// Of a workload (its uid) or a service (`NAMESPACE/HOSTNAME`).
+    Address(String),
+    /// Of a policy, `NAMESPACE/NAME`.
+    Policy(String),
+}
+
+impl Document {
+    /// What it is called.
+    pub fn name(&self) -> Name {
+        match self {
+            Self::Workload(workload) => Name::Address(workload.uid()),
+            Self::Service(service) => Name::Address(service.key()),
+            Self::Policy(policy) => Name::Policy(policy.key()),
+        }
+    }
+
+    fn resource(&self, trust_domain: &str) -> Result<Arc<Versioned>, MeshError> {
+        Ok(match self {
+            Self::Workload(workload) => versioned(&workload.encode(trust_domain)?, workload.aliases()),
+            Self::Service(service) => versioned(&service.encode(), service.aliases()),
+            Self::Policy(policy) => versioned(&policy.encode()?, Vec::new()),
+        })
+    }
+}
+
+/// Resources by name, by type.
+#[derive(Default)]
+struct Resources {
+    addresses: BTreeMap<String, Arc<Versioned>>,
+    policies: BTreeMap<String, Arc<Versioned>>,
+}
+
+impl Resources {
+    fn entry(&mut self, name: Name) -> Entry<'_, String, Arc<Versioned>> {
+        match name {
+            Name::Address(name) => self.addresses.entry(name),
+            Name::Policy(name) => self.policies.entry(name),
+        }
+    }
+
+    fn snapshots(self) -> Snapshots {
+        BTreeMap::from([
+            (ADDRESS, Snapshot::new(self.addresses)),
+            (AUTHORIZATION, Snapshot::new(self.policies)),
+        ])
+    }
+}
+
 /// Encodes documents for proxies. The trust domain is the one of workloads that name none.
 pub fn encode(documents: &[Document], trust_domain: &str) -> Result<Snapshots, MeshError> {
-    let mut addresses = BTreeMap::new();
-    let mut policies = BTreeMap::new();
+    let mut resources = Resources::default();
     for document in documents {
-        let (kind, name, resource) = match document {
-            Document::Workload(workload) => (
-                &mut addresses,
-                workload.uid(),
-                versioned(&workload.encode(trust_domain)?, workload.aliases()),
-            ),
-            Document::Service(service) => (
-                &mut addresses,
-                service.key(),
-                versioned(&service.encode(), service.aliases()),
-            ),
-            Document::Policy(policy) => (
-                &mut policies,
-                policy.key(),
-                versioned(&policy.encode()?, Vec::new()),
-            ),
-        };
-        match kind.entry(name) {
-            Entry::Vacant(free) => drop(free.insert(resource)),
+        match resources.entry(document.name()) {
+            Entry::Vacant(free) => drop(free.insert(document.resource(trust_domain)?)),
             Entry::Occupied(taken) => {
                 return Err(MeshError::Twice {
                     name: taken.key().clone(),
@@ -90,10 +123,34 @@ pub fn encode(documents: &[Document], trust_domain: &str) -> Result<Snapshots, M
             }
         }
     }
-    Ok(BTreeMap::from([
-        (ADDRESS, Snapshot::new(addresses)),
-        (AUTHORIZATION, Snapshot::new(policies)),
-    ]))
+    Ok(resources.snapshots())
+}
+
+/// The snapshots with some documents added, exchanged or taken away, and what could not be expressed: what was served
+/// under that name stays.
+pub(crate) fn amend(
+    now: &Snapshots,
+    changes: Vec<(Name, Option<Document>)>,
+    trust_domain: &str,
+) -> (Snapshots, Vec<(Name, MeshError)>) {
+    let of = |url| now.get(url).map_or_else(BTreeMap::new, |s| s.resources().clone());
+    let mut resources = Resources {
+        addresses: of(ADDRESS),
+        policies: of(AUTHORIZATION),
+    };
+    let mut refused = Vec::new();
+    for (name, document) in changes {
+        let resource = document
+            .map(|document| document.resource(trust_domain))
+            .transpose();
+        match (resource, resources.entry(name.clone())) {
+            (Ok(Some(resource)), entry) => drop(entry.insert_entry(resource)),
+            (Ok(None), Entry::Occupied(there)) => drop(there.remove()),
+            (Ok(None), Entry::Vacant(_)) => {}
+            (Err(error), _) => refused.push((name, error)),
+        }
+    }
+    (resources.snapshots(), refused)
 }
 
 /// The version is a fingerprint of the content: the same after a restart of the control plane.

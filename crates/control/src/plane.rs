@@ -8,7 +8,7 @@ use crate::tls;
 use crate::token::{Authenticator, FileTokens, TokensError, caller};
 use remora_mtls::{Authority, AuthorityError, BootstrapError, KeyError, PrivateKey, bootstrap_server};
 use remora_xds::proto::certificate::istio_certificate_service_server::IstioCertificateServiceServer;
-use remora_xds::server::{Discovery, Snapshots};
+use remora_xds::server::{Admission, Discovery, Snapshots};
 use rustls::ServerConfig;
 use std::fmt;
 use std::future::Future;
@@ -20,17 +20,40 @@ use std::time::{Duration, SystemTime};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
+use tonic::Status;
+use tonic::metadata::MetadataMap;
 
 /// A root of ours lives this long unless one is brought.
 // istio: ten years.
 const ROOT_LIFE: Duration = Duration::from_hours(10 * 365 * 24);
 const SERVER_CERTIFICATE_LIFE: Duration = Duration::from_hours(24);
 
+/// What a control plane is, wherever its mesh comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settings {
+    /// The trust domain of the mesh.
+    pub trust_domain: String,
+    /// Names under which the control plane is reached, for its own certificate.
+    pub server_names: Vec<String>,
+    /// Life of a certificate for which nothing else was asked.
+    pub certificate_life: Duration,
+    /// The longest that may be asked for.
+    pub longest_certificate_life: Duration,
+}
+
+/// Files that are looked at again and again.
+struct Sources {
+    mesh: Vec<PathBuf>,
+    tokens: Arc<FileTokens>,
+    reload: Duration,
+}
+
 /// Discovery and certificates for a mesh.
 pub struct Plane {
-    config: Config,
+    settings: Settings,
     authority: Arc<RwLock<Authority>>,
-    tokens: Arc<FileTokens>,
+    authenticator: Arc<dyn Authenticator>,
+    files: Option<Sources>,
     snapshots: watch::Sender<Arc<Snapshots>>,
     server_config: tls::Current,
     notice: Arc<dyn Fn(&Notice) + Send + Sync>,
@@ -116,37 +139,68 @@ pub enum PlaneError {
 }
 
 impl Plane {
-    /// Reads everything; makes a root certificate if there is none.
+    /// A control plane of a mesh that is still to be published.
+    pub fn new(
+        mut authority: Authority,
+        authenticator: Arc<dyn Authenticator>,
+        settings: Settings,
+        notice: impl Fn(&Notice) + Send + Sync + 'static,
+    ) -> Result<Self, PlaneError> {
+        authority.limit(settings.longest_certificate_life);
+        let server_config = server_config(&authority, &settings)?;
+        Ok(Self {
+            authority: Arc::new(RwLock::new(authority)),
+            authenticator,
+            files: None,
+            snapshots: watch::channel(Arc::new(Snapshots::new())).0,
+            server_config: Arc::new(RwLock::new(Arc::new(server_config))),
+            notice: Arc::new(notice),
+            settings,
+        })
+    }
+
+    /// A control plane of a mesh that files describe. Makes a root certificate if there is none.
     pub fn open(
         config: Config,
         notice: impl Fn(&Notice) + Send + Sync + 'static,
     ) -> Result<Self, PlaneError> {
-        let mut authority = open_authority(&config.authority, SystemTime::now())?;
-        authority.limit(config.longest_certificate_life);
-        let tokens = FileTokens::open(&config.tokens, &config.trust_domain)?;
+        let authority = open_authority(&config.authority, SystemTime::now())?;
+        let tokens = Arc::new(FileTokens::open(&config.tokens, &config.trust_domain)?);
         let documents = files::mesh(&config.mesh)?;
-        let snapshots = mesh::encode(&documents, &config.trust_domain)?;
-        let server_config = server_config(&authority, &config)?;
-        let plane = Self {
-            authority: Arc::new(RwLock::new(authority)),
-            tokens: Arc::new(tokens),
-            snapshots: watch::channel(Arc::new(snapshots)).0,
-            server_config: Arc::new(RwLock::new(Arc::new(server_config))),
-            notice: Arc::new(notice),
-            config,
+        let settings = Settings {
+            trust_domain: config.trust_domain,
+            server_names: config.server_names,
+            certificate_life: config.certificate_life,
+            longest_certificate_life: config.longest_certificate_life,
         };
-        plane.tell();
+        let authenticator = Arc::clone(&tokens) as Arc<dyn Authenticator>;
+        let mut plane = Self::new(authority, authenticator, settings, notice)?;
+        plane.files = Some(Sources {
+            mesh: config.mesh,
+            tokens,
+            reload: config.reload,
+        });
+        plane.publish(&documents)?;
         Ok(plane)
-    }
-
-    /// The configuration it runs with.
-    pub fn config(&self) -> &Config {
-        &self.config
     }
 
     /// Serves another mesh from now on. Proxies are sent what differs.
     pub fn publish(&self, documents: &[Document]) -> Result<(), PlaneError> {
-        let next = mesh::encode(documents, &self.config.trust_domain)?;
+        let next = mesh::encode(documents, &self.settings.trust_domain)?;
+        self.replace(next);
+        Ok(())
+    }
+
+    /// Serves the same mesh with some documents added, exchanged or, where there is `None`, taken away. What cannot
+    /// be expressed changes nothing and is given back.
+    pub fn amend(&self, changes: Vec<(mesh::Name, Option<Document>)>) -> Vec<(mesh::Name, MeshError)> {
+        let now = Arc::clone(&self.snapshots.borrow());
+        let (next, refused) = mesh::amend(&now, changes, &self.settings.trust_domain);
+        self.replace(next);
+        refused
+    }
+
+    fn replace(&self, next: Snapshots) {
         let changed = self.snapshots.send_if_modified(|current| {
             let differs = **current != next;
             if differs {
@@ -157,7 +211,17 @@ impl Plane {
         if changed {
             self.tell();
         }
-        Ok(())
+    }
+
+    /// The configuration for TLS servers of the control plane, always with its newest certificate.
+    pub fn server_config(&self) -> Arc<RwLock<Arc<ServerConfig>>> {
+        Arc::clone(&self.server_config)
+    }
+
+    /// The root certificates, for whoever must trust the control plane.
+    pub fn roots(&self) -> String {
+        let authority = self.authority.read().unwrap_or_else(PoisonError::into_inner);
+        authority.roots()
     }
 
     /// Works on the authority, to exchange its root for instance. The certificate of the control plane itself is
@@ -165,7 +229,7 @@ impl Plane {
     pub fn with_authority<T>(&self, work: impl FnOnce(&mut Authority) -> T) -> Result<T, PlaneError> {
         let mut authority = self.authority.write().unwrap_or_else(PoisonError::into_inner);
         let result = work(&mut authority);
-        let renewed = server_config(&authority, &self.config)?;
+        let renewed = server_config(&authority, &self.settings)?;
         *self.server_config.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(renewed);
         Ok(result)
     }
@@ -183,8 +247,8 @@ impl Plane {
             .add_service(self.discovery().into_service())
             .add_service(IstioCertificateServiceServer::new(Certificates {
                 authority: Arc::clone(&self.authority),
-                authenticator: Arc::clone(&self.tokens) as Arc<dyn Authenticator>,
-                usual_life: self.config.certificate_life,
+                authenticator: Arc::clone(&self.authenticator),
+                usual_life: self.settings.certificate_life,
             }))
             .serve_with_incoming(ReceiverStream::new(connections));
         let result = tokio::select! {
@@ -198,11 +262,10 @@ impl Plane {
     }
 
     fn discovery(&self) -> Discovery {
-        let tokens = Arc::clone(&self.tokens);
         let notice = Arc::clone(&self.notice);
         Discovery::new(
             self.snapshots.subscribe(),
-            Arc::new(move |metadata| caller(&*tokens, metadata).map(|id| id.to_string())),
+            Arc::new(ByToken(Arc::clone(&self.authenticator))),
             Arc::new(move |caller, why| {
                 notice(&Notice::Refused {
                     caller: caller.to_owned(),
@@ -214,11 +277,14 @@ impl Plane {
 
     /// Looks at the files again and again. The same mistake is said once.
     async fn watch_files(&self) {
+        let Some(files) = &self.files else {
+            return std::future::pending().await;
+        };
         let mut said = String::new();
-        let mut ticks = tokio::time::interval(self.config.reload);
+        let mut ticks = tokio::time::interval(files.reload);
         loop {
             ticks.tick().await;
-            match self.reload() {
+            match self.reload(files) {
                 Ok(()) => said.clear(),
                 Err(error) => {
                     let notice = Notice::Kept(error);
@@ -232,15 +298,15 @@ impl Plane {
         }
     }
 
-    fn reload(&self) -> Result<(), PlaneError> {
-        self.tokens.reload()?;
-        self.publish(&files::mesh(&self.config.mesh)?)
+    fn reload(&self, files: &Sources) -> Result<(), PlaneError> {
+        files.tokens.reload()?;
+        self.publish(&files::mesh(&files.mesh)?)
     }
 
     /// Issues the certificate of the control plane itself anew, in time.
     async fn renew(&self) {
         loop {
-            tokio::time::sleep(server_life(&self.config) / 2).await;
+            tokio::time::sleep(server_life(&self.settings) / 2).await;
             if let Err(error) = self.with_authority(|_| ()) {
                 (self.notice)(&Notice::Kept(error));
             }
@@ -257,16 +323,30 @@ impl Plane {
     }
 }
 
-fn server_config(authority: &Authority, config: &Config) -> Result<ServerConfig, PlaneError> {
+/// Lets in whoever shows a token.
+struct ByToken(Arc<dyn Authenticator>);
+
+#[tonic::async_trait]
+impl Admission for ByToken {
+    async fn admit(&self, metadata: &MetadataMap) -> Result<String, Status> {
+        Ok(caller(&*self.0, metadata).await?.to_string())
+    }
+}
+
+fn server_config(authority: &Authority, settings: &Settings) -> Result<ServerConfig, PlaneError> {
     let key = PrivateKey::generate()?;
-    let issued =
-        authority.issue_server(&key, &config.server_names, server_life(config), SystemTime::now())?;
+    let issued = authority.issue_server(
+        &key,
+        &settings.server_names,
+        server_life(settings),
+        SystemTime::now(),
+    )?;
     Ok(bootstrap_server(&issued.leaf, &key)?)
 }
 
 /// The control plane's own certificate keeps the limit it sets for others.
-fn server_life(config: &Config) -> Duration {
-    SERVER_CERTIFICATE_LIFE.min(config.longest_certificate_life)
+fn server_life(settings: &Settings) -> Duration {
+    SERVER_CERTIFICATE_LIFE.min(settings.longest_certificate_life)
 }
 
 /// `root-cert.pem` and `root-key.pem` in a directory.

@@ -9,9 +9,21 @@ use tonic::Status;
 use tonic::metadata::MetadataMap;
 
 /// Knows callers by their tokens.
+#[tonic::async_trait]
 pub trait Authenticator: Send + Sync {
     /// Whose token it is, or why it is nobody's.
-    fn identify(&self, token: &str) -> Result<SpiffeId, String>;
+    async fn identify(&self, token: &str) -> Result<SpiffeId, Unidentified>;
+}
+
+/// Why a caller is not known.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Unidentified {
+    /// The token is nobody's.
+    #[error("{0}")]
+    Refused(String),
+    /// Nobody could be asked; the caller may try again.
+    #[error("cannot tell whose token it is: {0}")]
+    Unavailable(String),
 }
 
 /// Tokens from a file: a list of `{token, namespace, serviceAccount}`.
@@ -99,14 +111,15 @@ impl FileTokens {
     }
 }
 
+#[tonic::async_trait]
 impl Authenticator for FileTokens {
-    fn identify(&self, token: &str) -> Result<SpiffeId, String> {
+    async fn identify(&self, token: &str) -> Result<SpiffeId, Unidentified> {
         let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
         known
             .iter()
             .find(|(expected, _)| same(expected.as_bytes(), token.as_bytes()))
             .map(|(_, id)| id.clone())
-            .ok_or_else(|| "the token is not known".to_owned())
+            .ok_or_else(|| Unidentified::Refused("the token is not known".to_owned()))
     }
 }
 
@@ -117,11 +130,17 @@ fn same(expected: &[u8], given: &[u8]) -> bool {
 }
 
 /// The caller of a request.
-pub(crate) fn caller(authenticator: &dyn Authenticator, metadata: &MetadataMap) -> Result<SpiffeId, Status> {
+pub(crate) async fn caller(
+    authenticator: &dyn Authenticator,
+    metadata: &MetadataMap,
+) -> Result<SpiffeId, Status> {
     let token = metadata
         .get("authorization")
         .and_then(|value| value.to_str().ok())
         .and_then(|text| text.strip_prefix("Bearer "))
         .ok_or_else(|| Status::unauthenticated("no bearer token was shown"))?;
-    authenticator.identify(token).map_err(Status::unauthenticated)
+    authenticator.identify(token).await.map_err(|why| match why {
+        Unidentified::Refused(_) => Status::unauthenticated(why.to_string()),
+        Unidentified::Unavailable(_) => Status::unavailable(why.to_string()),
+    })
 }

@@ -216,7 +216,7 @@ async fn the_root_is_kept_over_restarts_and_exchanged_in_steps() {
     let request = key.request(&web()).unwrap();
     let client = scene.client("secret-web");
     let (_, before) = client.certify(request.clone(), Duration::ZERO).await.unwrap();
-    let config = scene.plane.config().clone();
+    let config = Config::read(&scene.directory.path().join("config.yaml")).unwrap();
     let again = Plane::open(config, |_: &Notice| ()).unwrap();
     let root = again.with_authority(|a: &mut Authority| a.roots()).unwrap();
     assert_eq!(root, before, "the same root after a restart");

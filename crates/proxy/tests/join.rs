@@ -94,10 +94,8 @@ impl Running {
 fn control(directory: &Path, namespace: &Namespace) -> Running {
     let config = Config::read(&directory.join("control.yaml")).unwrap();
     Running::start(namespace, async move |told| {
+        let listener = tokio::net::TcpListener::bind(config.listen).await.unwrap();
         let plane = Plane::open(config, |_| ()).unwrap();
-        let listener = tokio::net::TcpListener::bind(plane.config().listen)
-            .await
-            .unwrap();
         plane.serve(listener, async { drop(told.await) }).await.unwrap();
     })
 }

@@ -22,8 +22,12 @@ const LARGEST_MESSAGE: usize = 64 << 20;
 /// name them.
 pub type Snapshots = BTreeMap<&'static str, Snapshot>;
 
-/// Decides who may listen, and gives the caller's name.
-pub type Admit = Arc<dyn Fn(&MetadataMap) -> Result<String, Status> + Send + Sync>;
+/// Decides who may listen.
+#[tonic::async_trait]
+pub trait Admission: Send + Sync {
+    /// The caller's name, or why it may not.
+    async fn admit(&self, metadata: &MetadataMap) -> Result<String, Status>;
+}
 
 /// Told about a caller and what it refused.
 pub type Refusal = Arc<dyn Fn(&str, &str) + Send + Sync>;
@@ -31,16 +35,20 @@ pub type Refusal = Arc<dyn Fn(&str, &str) + Send + Sync>;
 /// The discovery service.
 pub struct Discovery {
     snapshots: watch::Receiver<Arc<Snapshots>>,
-    admit: Admit,
+    admission: Arc<dyn Admission>,
     refusal: Refusal,
 }
 
 impl Discovery {
     /// Serves what the channel holds.
-    pub fn new(snapshots: watch::Receiver<Arc<Snapshots>>, admit: Admit, refusal: Refusal) -> Self {
+    pub fn new(
+        snapshots: watch::Receiver<Arc<Snapshots>>,
+        admission: Arc<dyn Admission>,
+        refusal: Refusal,
+    ) -> Self {
         Self {
             snapshots,
-            admit,
+            admission,
             refusal,
         }
     }
@@ -59,7 +67,7 @@ impl AggregatedDiscoveryService for Discovery {
         &self,
         request: Request<Streaming<DeltaDiscoveryRequest>>,
     ) -> Result<Response<Self::DeltaAggregatedResourcesStream>, Status> {
-        let caller = (self.admit)(request.metadata())?;
+        let caller = self.admission.admit(request.metadata()).await?;
         let (responses, outgoing) = mpsc::channel(2);
         let session = Session {
             caller,

@@ -4,7 +4,7 @@
 use remora_xds::client::{Bytes, ControlPlane, Event};
 use remora_xds::delta::{Change, Client, Interest, Snapshot, Versioned};
 use remora_xds::proto::discovery::Node;
-use remora_xds::server::{Discovery, Snapshots};
+use remora_xds::server::{Admission, Discovery, Snapshots};
 use remora_xds::types::ADDRESS;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -14,6 +14,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_stream::wrappers::TcpListenerStream;
 use tonic::Status;
+use tonic::metadata::MetadataMap;
 
 /// Far more than any of this takes, also on a busy machine.
 const PATIENCE: Duration = Duration::from_mins(1);
@@ -45,15 +46,25 @@ impl Plane {
     }
 }
 
+/// Lets in whoever knows it.
+struct Secret;
+
+#[tonic::async_trait]
+impl Admission for Secret {
+    async fn admit(&self, metadata: &MetadataMap) -> Result<String, Status> {
+        match metadata.get("authorization") {
+            Some(value) if value == "Bearer secret" => Ok("tester".to_owned()),
+            _ => Err(Status::unauthenticated("who are you")),
+        }
+    }
+}
+
 /// In a runtime of its own, which takes all its connections with it when it ends.
 fn serve(listener: std::net::TcpListener, source: watch::Receiver<Arc<Snapshots>>) -> Plane {
     let (refused, refusals) = mpsc::unbounded_channel();
     let discovery = Discovery::new(
         source,
-        Arc::new(|metadata| match metadata.get("authorization") {
-            Some(value) if value == "Bearer secret" => Ok("tester".to_owned()),
-            _ => Err(Status::unauthenticated("who are you")),
-        }),
+        Arc::new(Secret),
         Arc::new(move |caller, why| {
             let _ = refused.send(format!("{caller}: {why}"));
         }),

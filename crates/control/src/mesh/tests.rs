@@ -115,3 +115,27 @@ fn contradictions_are_refused() {
         Err(MeshError::EmptyRule { .. })
     ));
 }
+
+#[test]
+fn an_amendment_changes_what_it_names_and_keeps_what_it_cannot_express() {
+    let workload = |name: &str, ports: &str| -> Document {
+        serde_json::from_value(
+            serde_json::json!({"kind": "Workload", "name": name, "namespace": "shop",
+            "services": {"shop/web": [ports]}}),
+        )
+        .unwrap()
+    };
+    let (first, second) = (workload("a", "80:8080"), workload("b", "80:8080"));
+    let before = super::encode(&[first.clone(), second.clone()], "td").unwrap();
+    let changes = vec![
+        (first.name(), Some(workload("a", "none"))),
+        (second.name(), None),
+        (workload("c", "1").name(), Some(workload("c", "1"))),
+    ];
+    let (after, refused) = super::amend(&before, changes, "td");
+    let names: Vec<&String> = after[ADDRESS].resources().keys().collect();
+    assert_eq!(names, ["cluster//Pod/shop/a", "cluster//Pod/shop/c"]);
+    assert_eq!(refused.len(), 1, "{refused:?}");
+    let a = "cluster//Pod/shop/a";
+    assert_eq!(after[ADDRESS].resources()[a], before[ADDRESS].resources()[a]);
+}

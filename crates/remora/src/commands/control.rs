@@ -39,11 +39,11 @@ async fn serve(args: &Args) -> anyhow::Result<ExitCode> {
     let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
     let config = Config::read(&args.config)?;
+    let listen = config.listen;
     let plane = Plane::open(config, |notice: &Notice| match notice {
         Notice::Mesh { .. } => out::note(notice),
         Notice::Kept(_) | Notice::Refused { .. } => out::warning(notice),
     })?;
-    let listen = plane.config().listen;
     let listener = TcpListener::bind(listen)
         .await
         .with_context(|| format!("listen on {listen}"))?;
