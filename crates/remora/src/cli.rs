@@ -1,6 +1,6 @@
 //! What can be typed. No IO, no decisions: [`commands`](crate::commands) act on it.
 
-use crate::commands::{capture, check, completions, control, inject, istio_iptables, man};
+use crate::commands::{capture, check, completions, control, inject, istio_iptables, man, proxy};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use std::ffi::OsString;
 use std::path::Path;
@@ -40,6 +40,9 @@ pub(crate) enum Command {
     /// Serve discovery and certificates to the proxies of a mesh
     #[command(long_about = control::ABOUT)]
     Control(control::Args),
+    /// Run a sidecar: the job of the container `istio-proxy`
+    #[command(long_about = proxy::ABOUT)]
+    Proxy(proxy::Args),
     /// Print a completion script for a shell
     Completions(completions::Args),
     /// Print the manual page of a command

@@ -8,6 +8,7 @@ pub(crate) mod control;
 pub(crate) mod inject;
 pub(crate) mod istio_iptables;
 pub(crate) mod man;
+pub(crate) mod proxy;
 pub(crate) mod report;
 
 use crate::cli::Command;
@@ -22,6 +23,7 @@ pub(crate) fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::IstioCleanIptables(args) => istio_iptables::run_clean(&args),
         Command::Capture(args) => capture::run(&args),
         Command::Control(args) => control::run(&args),
+        Command::Proxy(args) => Ok(proxy::run(&args)),
         Command::Completions(args) => completions::run(&args),
         Command::Man(args) => man::run(&args),
     }

@@ -16,6 +16,9 @@ fn main() -> ExitCode {
     if let Some(code) = commands::istio_iptables::early(&arguments) {
         return code;
     }
+    if let Some(code) = commands::proxy::early(&arguments) {
+        return code;
+    }
     match cli::parse(arguments) {
         Ok(command) => finish(commands::run(command)),
         Err(error) => {

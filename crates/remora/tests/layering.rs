@@ -63,6 +63,16 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "remora-startup",
         ],
     ),
+    (
+        "remora-agent",
+        &[
+            "remora-mtls",
+            "remora-net",
+            "remora-pod",
+            "remora-proxy",
+            "remora-xds",
+        ],
+    ),
 ];
 
 fn crates() -> PathBuf {

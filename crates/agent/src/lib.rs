@@ -1,0 +1,21 @@
+//! The agent: what runs as the first process of a sidecar and makes it ready, keeps it certified and stops it last.
+//!
+//! [`settings`] turns Istio's flags, environment and files into one value; [`sidecar`] walks it: sockets first, then
+//! certificate and discovery at the same time, then connections. [`readiness`] is what everybody may ask at any moment.
+//!
+//! Promises: readiness is answered from the start, with the stage that is missing; the exit code says what happened,
+//! 0 only after a stop that was asked for; every wait has an end.
+
+mod dial;
+pub mod flags;
+mod http;
+mod log;
+pub mod readiness;
+pub mod settings;
+pub mod sidecar;
+mod sockets;
+mod status;
+
+pub use log::{Level, Log};
+pub use settings::{Inputs, Settings, SettingsError};
+pub use sidecar::{RunError, run};

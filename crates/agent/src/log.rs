@@ -1,0 +1,63 @@
+//! What the agent says. Libraries do not print: whoever starts the agent brings the place to say it.
+
+use std::error::Error;
+use std::fmt;
+use std::sync::Arc;
+
+/// How much a line matters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Level {
+    /// Good to know.
+    Note,
+    /// Somebody should look.
+    Warning,
+    /// A connection that is over.
+    Access,
+}
+
+type Say = dyn Fn(Level, &str) + Send + Sync;
+
+/// Where lines go.
+#[derive(Clone)]
+pub struct Log(Arc<Say>);
+
+impl Log {
+    /// Gives every line to `say`.
+    pub fn new(say: impl Fn(Level, &str) + Send + Sync + 'static) -> Self {
+        Self(Arc::new(say))
+    }
+
+    pub(crate) fn note(&self, text: impl fmt::Display) {
+        (self.0)(Level::Note, &text.to_string());
+    }
+
+    pub(crate) fn warning(&self, text: impl fmt::Display) {
+        (self.0)(Level::Warning, &text.to_string());
+    }
+
+    pub(crate) fn access(&self, text: impl fmt::Display) {
+        (self.0)(Level::Access, &text.to_string());
+    }
+}
+
+impl fmt::Debug for Log {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Log")
+    }
+}
+
+/// An error and its causes in one line.
+pub(crate) fn chain(error: &(dyn Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let next = error.to_string();
+        // Some libraries repeat their cause in their own text.
+        if !text.ends_with(&next) {
+            text.push_str(": ");
+            text.push_str(&next);
+        }
+        cause = error.source();
+    }
+    text
+}

@@ -1,0 +1,141 @@
+//! Where settings come from.
+
+use super::SettingsError;
+use crate::flags::Flags;
+use remora_net::{address, link};
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::path::Path;
+use std::time::Duration;
+
+// istio: the downward API's files.
+const LABELS: &str = "./etc/istio/pod/labels";
+const ANNOTATIONS: &str = "./etc/istio/pod/annotations";
+const MESH: &str = "./etc/istio/config/mesh";
+/// The root beside certificates that are mounted as files.
+pub(super) const MOUNTED_ROOT: &str = "./etc/certs/root-cert.pem";
+/// Files whose presence decides something.
+const LOOKED_FOR: [&str; 1] = [MOUNTED_ROOT];
+
+/// Everything settings are made of.
+#[derive(Debug, Clone, Default)]
+pub struct Inputs {
+    /// The command line.
+    pub flags: Flags,
+    /// The environment.
+    pub env: BTreeMap<String, String>,
+    /// The mesh configuration file.
+    pub mesh: Option<String>,
+    /// The pod's labels, as the downward API writes them.
+    pub labels: Option<String>,
+    /// Its annotations.
+    pub annotations: Option<String>,
+    /// Addresses of the pod's interfaces.
+    pub interfaces: Vec<IpAddr>,
+    /// CPUs the process may use.
+    pub cpus: usize,
+    /// Files that exist, of those whose presence decides something.
+    pub present: BTreeSet<&'static str>,
+}
+
+impl Inputs {
+    /// Reads the files below the working directory and asks the kernel for addresses.
+    pub fn read(words: &[String], env: BTreeMap<String, String>) -> Result<Self, SettingsError> {
+        let flags = Flags::parse(words)?;
+        let mesh = optional(flags.get("meshConfig").unwrap_or(MESH))?;
+        // Only a pod that was not told its address has to look for it.
+        let interfaces = if env.contains_key("INSTANCE_IP") || flags.get("ip").is_some() {
+            Vec::new()
+        } else {
+            interfaces().map_err(SettingsError::Addresses)?
+        };
+        Ok(Self {
+            mesh,
+            labels: optional(LABELS)?,
+            annotations: optional(ANNOTATIONS)?,
+            interfaces,
+            present: LOOKED_FOR
+                .into_iter()
+                .filter(|path| Path::new(path).exists())
+                .collect(),
+            cpus: std::thread::available_parallelism().map_or(1, usize::from),
+            flags,
+            env,
+        })
+    }
+
+    pub(super) fn has(&self, path: &str) -> bool {
+        self.present.contains(path)
+    }
+}
+
+fn optional(path: &str) -> Result<Option<String>, SettingsError> {
+    match std::fs::read_to_string(path) {
+        Ok(text) => Ok(Some(text)),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(SettingsError::File {
+            path: path.into(),
+            source,
+        }),
+    }
+}
+
+fn interfaces() -> std::io::Result<Vec<IpAddr>> {
+    let mut socket = link::socket().map_err(std::io::Error::other)?;
+    let all = address::list(&mut socket).map_err(std::io::Error::other)?;
+    let usable = |address: &IpAddr| match address {
+        IpAddr::V4(v4) => !v4.is_loopback() && !v4.is_link_local(),
+        IpAddr::V6(v6) => !v6.is_loopback() && !v6.is_unicast_link_local(),
+    };
+    Ok(all
+        .into_iter()
+        .map(|assigned| assigned.address.to_canonical())
+        .filter(usable)
+        .collect())
+}
+
+/// The environment, read by name. Empty means not set.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Environment<'a>(pub(super) &'a BTreeMap<String, String>);
+
+impl<'a> Environment<'a> {
+    pub(super) fn text(self, name: &str) -> Option<&'a str> {
+        self.0
+            .get(name)
+            .map(String::as_str)
+            .filter(|text| !text.is_empty())
+    }
+
+    pub(super) fn required(self, name: &'static str) -> Result<&'a str, SettingsError> {
+        self.text(name).ok_or(SettingsError::Missing(name))
+    }
+
+    pub(super) fn duration(self, name: &str, default: Duration) -> Result<Duration, SettingsError> {
+        self.text(name).map_or(Ok(default), |text| duration(name, text))
+    }
+
+    pub(super) fn port(self, name: &str, default: u16) -> Result<u16, SettingsError> {
+        let Some(text) = self.text(name) else {
+            return Ok(default);
+        };
+        text.parse().map_err(|_| SettingsError::Value {
+            name: name.to_owned(),
+            value: text.to_owned(),
+            expected: "a port",
+        })
+    }
+}
+
+/// As Go writes them, and not negative.
+pub(super) fn duration(name: &str, text: &str) -> Result<Duration, SettingsError> {
+    let nanos = remora_pod::duration::parse(text).map_err(|source| SettingsError::Duration {
+        name: name.to_owned(),
+        source,
+    })?;
+    let nanos = u64::try_from(nanos).map_err(|_| SettingsError::Value {
+        name: name.to_owned(),
+        value: text.to_owned(),
+        expected: "a time that could pass",
+    })?;
+    Ok(Duration::from_nanos(nanos))
+}

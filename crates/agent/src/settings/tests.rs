@@ -1,0 +1,165 @@
+use super::{Inputs, RootSource, Server, Settings, SettingsError};
+use crate::flags::Flags;
+use remora_proxy::UnknownDestinations;
+use serde_json::json;
+use std::time::Duration;
+
+const POD: &[(&str, &str)] = &[
+    ("POD_NAME", "web-0"),
+    ("POD_NAMESPACE", "shop"),
+    ("SERVICE_ACCOUNT", "web"),
+    ("INSTANCE_IP", "10.1.0.2"),
+];
+
+fn inputs(line: &str, env: &[(&str, &str)]) -> Inputs {
+    let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
+    let text = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
+    Inputs {
+        flags: Flags::parse(&words).unwrap(),
+        env: POD.iter().chain(env).map(text).collect(),
+        cpus: 8,
+        ..Inputs::default()
+    }
+}
+
+fn resolve(line: &str, env: &[(&str, &str)]) -> Settings {
+    Settings::resolve(&inputs(line, env)).unwrap().0
+}
+
+fn error(line: &str, env: &[(&str, &str)]) -> String {
+    Settings::resolve(&inputs(line, env)).unwrap_err().to_string()
+}
+
+#[test]
+fn a_pod_of_todays_template_needs_nothing_else() {
+    let (settings, warnings) = Settings::resolve(&inputs("sidecar", &[])).unwrap();
+    assert_eq!(warnings, [""; 0]);
+    assert_eq!(settings.id.as_str(), "spiffe://cluster.local/ns/shop/sa/web");
+    assert_eq!(
+        settings.node.id,
+        "sidecar~10.1.0.2~web-0.shop~shop.svc.cluster.local"
+    );
+    assert_eq!(settings.node.cluster, "istio-proxy.shop");
+    assert_eq!(
+        settings.discovery.server,
+        Server {
+            host: "istiod.istio-system.svc".to_owned(),
+            port: 15012
+        }
+    );
+    assert_eq!(settings.authority, settings.discovery);
+    let root = RootSource::File("./var/run/secrets/istio/root-cert.pem".into());
+    assert_eq!(settings.discovery.roots, Some(root));
+    assert_eq!(settings.certificate_life, Duration::from_hours(24));
+    assert_eq!(settings.drain, Duration::from_secs(5));
+    assert_eq!(settings.unknown, UnknownDestinations::Pass);
+}
+
+#[test]
+fn later_layers_of_the_proxy_config_win() {
+    let mut inputs = inputs(
+        "--discoveryAddress flag:1",
+        &[("PROXY_CONFIG", "{discoveryAddress: 'env:1', concurrency: 3}")],
+    );
+    inputs.mesh = Some(
+        "defaultConfig: {discoveryAddress: 'mesh:1', concurrency: 4, terminationDrainDuration: 7s}"
+            .to_owned(),
+    );
+    inputs.annotations = Some("proxy.istio.io/config=\"concurrency: 5\\n\"\n".to_owned());
+    let (settings, _) = Settings::resolve(&inputs).unwrap();
+    assert_eq!(settings.discovery.server.host, "flag");
+    assert_eq!(settings.workers, 5);
+    assert_eq!(settings.drain, Duration::from_secs(7));
+}
+
+#[test]
+fn how_many_workers_there_are() {
+    for (line, env, expected) in [
+        ("", &[][..], 8),
+        ("", &[("ISTIO_CPU_LIMIT", "2")][..], 2),
+        (
+            "",
+            &[("ISTIO_CPU_LIMIT", "2"), ("PROXY_CONFIG", "concurrency: 1")],
+            1,
+        ),
+        ("--concurrency 4", &[("PROXY_CONFIG", "concurrency: 1")], 4),
+        ("--concurrency 0", &[("PROXY_CONFIG", "concurrency: 0")], 8),
+    ] {
+        assert_eq!(resolve(line, env).workers, expected, "{line} {env:?}");
+    }
+}
+
+#[test]
+fn tls_is_left_out_only_when_told() {
+    assert_eq!(
+        resolve("--discoveryAddress istiod:15010", &[]).discovery.roots,
+        None
+    );
+    assert_eq!(
+        resolve("--controlPlaneAuthPolicy NONE", &[]).discovery.roots,
+        None
+    );
+    assert!(
+        resolve("--controlPlaneAuthPolicy NONE", &[])
+            .authority
+            .roots
+            .is_some()
+    );
+    let system = resolve("", &[("XDS_ROOT_CA", "SYSTEM"), ("CA_ROOT_CA", "/ca.pem")]);
+    assert_eq!(system.discovery.roots, Some(RootSource::System));
+    assert_eq!(system.authority.roots, Some(RootSource::File("/ca.pem".into())));
+    let other = resolve(
+        "",
+        &[("CA_ADDR", "[fd00::1]:15012"), ("ISTIOD_SAN", "istiod.x.svc")],
+    );
+    assert_eq!(other.authority.server.host, "fd00::1");
+    assert_eq!(other.authority.name, "fd00::1");
+    assert_eq!(other.discovery.name, "istiod.x.svc");
+}
+
+#[test]
+fn metadata_comes_from_the_environment_and_the_files_of_the_pod() {
+    let mut inputs = inputs(
+        "",
+        &[
+            ("ISTIO_META_CLUSTER_ID", "Kubernetes"),
+            ("ISTIO_META_WORKLOAD_NAME", "web"),
+            ("ISTIO_METAJSON_ANYTHING", r#"{"a":1}"#),
+            (
+                "PROXY_CONFIG",
+                "proxyMetadata: {ISTIO_META_DNS_CAPTURE: 'true', ISTIO_META_CLUSTER_ID: x, OTHER: y}",
+            ),
+        ],
+    );
+    inputs.labels = Some("app=\"cart \\\"x\\\"\\u00e9\"\npod-template-hash=\"123\"\nbroken\n".to_owned());
+    let node = Settings::resolve(&inputs).unwrap().0.node;
+    assert_eq!(node.cluster, "cart \"x\"é.shop");
+    let expected = json!({"CLUSTER_ID": "Kubernetes", "WORKLOAD_NAME": "web", "a": 1, "DNS_CAPTURE": "true",
+        "LABELS": {"app": "cart \"x\"é"}, "NAME": "web-0", "NAMESPACE": "shop", "SERVICE_ACCOUNT": "web",
+        "INSTANCE_IPS": "10.1.0.2"});
+    for (key, value) in expected.as_object().unwrap() {
+        assert_eq!(node.metadata.get(key), Some(value), "{key}");
+    }
+    assert!(!node.metadata.contains_key("OTHER"));
+}
+
+#[test]
+fn mistakes_name_the_setting() {
+    assert_eq!(error("router", &[]), "the role router is not known");
+    assert_eq!(
+        error("--discoveryAddress istiod", &[]),
+        "discoveryAddress is istiod, which is not a server as HOST:PORT"
+    );
+    assert_eq!(
+        error("", &[("INSTANCE_IP", "x")]),
+        "INSTANCE_IP is x, which is not an IP address"
+    );
+    assert_eq!(error("", &[("SECRET_TTL", "1x")]), "read SECRET_TTL");
+    assert_eq!(
+        error("", &[("PROXY_CONFIG", "[1]")]),
+        "PROXY_CONFIG is [1], which is not an object"
+    );
+    assert_eq!(error("", &[("POD_NAMESPACE", "")]), "POD_NAMESPACE is not set");
+    let bare = Settings::resolve(&Inputs::default()).unwrap_err();
+    assert!(matches!(bare, SettingsError::Missing("POD_NAMESPACE")));
+}

@@ -1,0 +1,58 @@
+//! Listening sockets, on every address of both families.
+
+use remora_net::socket::TcpOptions;
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use tokio::net::TcpListener;
+
+/// A port could not be listened on.
+#[derive(Debug, thiserror::Error)]
+#[error("listen on {address}")]
+pub struct ListenError {
+    /// Where.
+    pub address: SocketAddr,
+    /// Why not.
+    #[source]
+    pub source: io::Error,
+}
+
+impl ListenError {
+    /// What a person can do about it.
+    pub fn hint(&self) -> Option<&'static str> {
+        (self.source.kind() == io::ErrorKind::AddrInUse)
+            .then_some("another container of this pod listens there: these ports belong to the sidecar")
+    }
+}
+
+/// Listens on a port for IPv4 and IPv6. A pod without one of the families does without it.
+pub(crate) fn everywhere(port: u16) -> Result<Vec<TcpListener>, ListenError> {
+    let addresses = [
+        SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)),
+        SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)),
+    ];
+    let mut listeners = Vec::new();
+    let mut absent = None;
+    for address in addresses {
+        match listen(address) {
+            Ok(listener) => listeners.push(listener),
+            Err(source) if is_absent(&source) => absent = Some(ListenError { address, source }),
+            Err(source) => return Err(ListenError { address, source }),
+        }
+    }
+    match absent {
+        Some(error) if listeners.is_empty() => Err(error),
+        _ => Ok(listeners),
+    }
+}
+
+fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let listener = TcpOptions::default().listen(address)?;
+    listener.set_nonblocking(true)?;
+    TcpListener::from_std(listener)
+}
+
+/// The kernel has no such family, or it is switched off.
+fn is_absent(error: &io::Error) -> bool {
+    const EAFNOSUPPORT: i32 = 97;
+    error.raw_os_error() == Some(EAFNOSUPPORT) || error.kind() == io::ErrorKind::AddrNotAvailable
+}

@@ -1,0 +1,84 @@
+//! `remora proxy sidecar`: the first process of a sidecar, with the command line of Istio's `pilot-agent`.
+//!
+//! Exit codes: 0 after a stop that was asked for, 255 when the sidecar cannot start.
+
+use crate::{out, settings};
+use remora_agent::{Inputs, Level, Log, RunError, Settings, SettingsError};
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+/// What the help says at length.
+pub(crate) const ABOUT: &str = "\
+Runs a sidecar: takes the pod's captured connections (15001, 15006), tunnels from other proxies (15008), and answers
+for its readiness (15021, /healthz/ready) from the first moment: 503 with the stage that is missing, then 200, then 503
+from the moment it is asked to stop.
+
+Settings come from Istio's flags, environment (PROXY_CONFIG, POD_NAME, POD_NAMESPACE, SERVICE_ACCOUNT, INSTANCE_IP,
+TRUST_DOMAIN, CA_ADDR, ISTIO_META_*, …) and files below the working directory. Flags that are not known are accepted
+with a warning, so that templates of other versions start. SIGTERM drains and ends it with exit code 0.";
+
+/// Whatever Istio's templates say.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The role (`sidecar`) and flags of pilot-agent
+    #[arg(
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "ROLE AND FLAGS"
+    )]
+    words: Vec<OsString>,
+}
+
+// istio: any error is -1.
+const FAILED: u8 = 255;
+
+/// Runs `proxy` straight from the command line: a pod waits for it.
+pub(crate) fn early(arguments: &[OsString]) -> Option<ExitCode> {
+    let (name, words) = arguments.get(1..)?.split_first()?;
+    let asks = |word: &OsString| word == "-h" || word == "--help";
+    if name != "proxy" || words.iter().any(asks) {
+        return None;
+    }
+    Some(start(words))
+}
+
+/// Runs until it is asked to stop.
+pub(crate) fn run(args: &Args) -> ExitCode {
+    start(&args.words)
+}
+
+fn start(words: &[OsString]) -> ExitCode {
+    let words: Vec<String> = words
+        .iter()
+        .map(|word| word.to_string_lossy().into_owned())
+        .collect();
+    match act(&words) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            out::error(&error);
+            let hint = error
+                .downcast_ref::<SettingsError>()
+                .and_then(SettingsError::hint)
+                .or_else(|| error.downcast_ref::<RunError>().and_then(RunError::hint));
+            if let Some(text) = hint {
+                out::hint(text);
+            }
+            ExitCode::from(FAILED)
+        }
+    }
+}
+
+fn act(words: &[String]) -> anyhow::Result<()> {
+    let inputs = Inputs::read(words, settings::all().into_iter().collect())?;
+    let (settings, warnings) = Settings::resolve(&inputs)?;
+    for warning in warnings {
+        out::warning(warning);
+    }
+    let log = Log::new(|level, text| match level {
+        Level::Note => out::note(text),
+        Level::Warning => out::warning(text),
+        // A reader that went away takes the lines with it, not the pod.
+        Level::Access => drop(out::stdout(format!("{text}\n").as_bytes())),
+    });
+    Ok(remora_agent::run(&settings, &log)?)
+}

@@ -1,0 +1,8 @@
+//! `remora proxy sidecar` as a process: two pods in namespaces of their own and a control plane.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on fails")]
+
+mod sidecar {
+    mod life;
+    pub(crate) mod process;
+    pub(crate) mod scene;
+}
