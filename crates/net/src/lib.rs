@@ -10,6 +10,7 @@ pub mod link;
 pub mod namespace;
 pub mod netlink;
 pub mod nft;
+pub mod pipe;
 pub mod privilege;
 pub mod route;
 pub mod socket;

@@ -62,6 +62,28 @@ pub(crate) fn receive(fd: BorrowedFd<'_>, data: &mut [u8]) -> io::Result<usize> 
     })
 }
 
+/// Opens a pipe whose ends never block; the first is for reading. They are closed on exec.
+pub(crate) fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
+    let mut ends: [RawFd; 2] = [-1; 2];
+    // SAFETY: the pointer is to two integers, which outlive the call.
+    check(unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC | libc::O_NONBLOCK) })?;
+    Ok((owned(ends[0]), owned(ends[1])))
+}
+
+/// Asks for a pipe that holds so many bytes; gives what it holds now.
+pub(crate) fn set_pipe_size(fd: BorrowedFd<'_>, bytes: libc::c_int) -> io::Result<usize> {
+    // SAFETY: the command takes an integer; no memory is passed.
+    check_len(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETPIPE_SZ, bytes) } as libc::ssize_t)
+}
+
+/// Moves bytes between a pipe and something else inside the kernel, without waiting for either.
+pub(crate) fn splice(from: BorrowedFd<'_>, to: BorrowedFd<'_>, length: usize) -> io::Result<usize> {
+    let flags = libc::SPLICE_F_MOVE | libc::SPLICE_F_NONBLOCK;
+    let (none, other) = (std::ptr::null_mut(), std::ptr::null_mut());
+    // SAFETY: both descriptors are borrowed for the duration of the call; without offsets no memory is passed.
+    check_len(unsafe { libc::splice(from.as_raw_fd(), none, to.as_raw_fd(), other, length, flags) })
+}
+
 /// Sets an integer socket option.
 pub(crate) fn set_option(
     fd: BorrowedFd<'_>,

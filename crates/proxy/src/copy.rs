@@ -1,22 +1,52 @@
 //! Moves bytes between two ends until both are done.
 //!
 //! Each direction ends on its own (half-close). An error on either side ends both, and the caller makes it a reset on
-//! the other: a stream that broke must never look complete. A buffer exists only while bytes are on their way; a
-//! peer that does not read stops the other side from being read.
+//! the other: a stream that broke must never look complete. A buffer or a pipe is held only while bytes are on their
+//! way; a peer that does not read stops the other side from being read. A byte is counted when the other side's
+//! kernel, or its tunnel, has taken it.
+//!
+//! Between two sockets large flows go through a pipe ([`splice`]), everything else through a buffer ([`bytes`]).
 
+mod bytes;
+mod spare;
+mod splice;
+#[cfg(test)]
+mod tests;
+mod tunnel;
+
+pub(crate) use tunnel::{Counters, tunnel};
+
+use self::bytes::Copying;
+use self::splice::Splicing;
 use crate::access::Traffic;
-use bytes::{Bytes, BytesMut};
-use h2::{Reason, RecvStream, SendStream};
+use ::bytes::Bytes;
+use h2::Reason;
 use std::future::poll_fn;
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use std::pin::Pin;
+use std::sync::atomic::AtomicU64;
+use std::task::{Context, Poll, ready};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{ReadHalf, WriteHalf};
 
-/// Buffers grow and shrink between these with what is read.
-const SMALLEST: usize = 4 << 10;
-const LARGEST: usize = 64 << 10;
+/// Portions that one direction moves before others have their turn.
+const ROUNDS: usize = 8;
+
+/// Who reads and who writes, for messages.
+struct Names {
+    reader: &'static str,
+    writer: &'static str,
+}
+
+static FORWARD: &Names = &Names {
+    reader: "the client",
+    writer: "the server",
+};
+static BACKWARD: &Names = &Names {
+    reader: "the server",
+    writer: "the client",
+};
 
 /// Why bytes stopped moving.
 #[derive(Debug, thiserror::Error)]
@@ -31,84 +61,24 @@ pub(crate) enum CopyError {
     Closed,
 }
 
-/// Which counter counts what the socket's side says, and which what it hears.
-pub(crate) struct Counters<'a> {
-    pub(crate) from_socket: &'a AtomicU64,
-    pub(crate) to_socket: &'a AtomicU64,
-}
-
-/// Between a socket and a stream of a tunnel.
-pub(crate) async fn tunnel(
-    tcp: &mut TcpStream,
-    send: &mut SendStream<Bytes>,
-    receive: &mut RecvStream,
-    counters: &Counters<'_>,
+/// Between two sockets; `near` is the one who opened the connection, and `prefix` was read from it already.
+pub(crate) async fn sockets(
+    prefix: Bytes,
+    near: &mut TcpStream,
+    far: &mut TcpStream,
+    traffic: &Traffic,
 ) -> Result<(), CopyError> {
-    let (read, write) = tcp.split();
-    let up = into_tunnel(read, send, counters.from_socket);
-    let down = out_of_tunnel(receive, write, counters.to_socket);
-    tokio::try_join!(up, down).map(drop)
-}
-
-async fn into_tunnel(
-    read: ReadHalf<'_>,
-    send: &mut SendStream<Bytes>,
-    count: &AtomicU64,
-) -> Result<(), CopyError> {
-    let failed = |error| CopyError::Socket("the socket", error);
-    let mut size = SMALLEST;
-    loop {
-        tokio::select! {
-            ready = read.readable() => ready.map_err(failed)?,
-            reason = poll_fn(|cx| send.poll_reset(cx)) => return Err(CopyError::Reset(reason?)),
-        }
-        let mut buffer = BytesMut::with_capacity(size);
-        match read.try_read_buf(&mut buffer) {
-            Ok(0) => {
-                send.send_data(Bytes::new(), true)?;
-                return Ok(());
-            }
-            Ok(count_now) => {
-                size = next_size(size, count_now);
-                count.fetch_add(count_now as u64, Ordering::Relaxed);
-                push(send, buffer.freeze()).await?;
-            }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Err(error) => return Err(failed(error)),
-        }
-    }
-}
-
-/// As much as the peer's window takes, waiting for more of it.
-async fn push(send: &mut SendStream<Bytes>, mut data: Bytes) -> Result<(), CopyError> {
-    while !data.is_empty() {
-        send.reserve_capacity(data.len());
-        while send.capacity() == 0 {
-            match poll_fn(|cx| send.poll_capacity(cx)).await {
-                Some(capacity) => drop(capacity?),
-                None => return Err(CopyError::Closed),
-            }
-        }
-        let now = send.capacity().min(data.len());
-        send.send_data(data.split_to(now), false)?;
-    }
-    Ok(())
-}
-
-async fn out_of_tunnel(
-    receive: &mut RecvStream,
-    mut write: WriteHalf<'_>,
-    count: &AtomicU64,
-) -> Result<(), CopyError> {
-    let failed = |error| CopyError::Socket("the socket", error);
-    while let Some(data) = receive.data().await {
-        let data = data?;
-        write.write_all(&data).await.map_err(failed)?;
-        count.fetch_add(data.len() as u64, Ordering::Relaxed);
-        // Only now may the peer send as much again.
-        receive.flow_control().release_capacity(data.len())?;
-    }
-    write.shutdown().await.map_err(failed)
+    let (near_read, near_write) = near.split();
+    let (far_read, far_write) = far.split();
+    let mut forward = Half::new(near_read, far_write, FORWARD);
+    forward.copying = Copying::starting_with(prefix);
+    let mut backward = Half::new(far_read, near_write, BACKWARD);
+    poll_fn(|cx| {
+        let there = forward.poll(cx, traffic.forward(), Half::poll_sockets)?;
+        let back = backward.poll(cx, traffic.backward(), Half::poll_sockets)?;
+        both(there, back)
+    })
+    .await
 }
 
 /// Between two streams; `near` is the one who opened the connection.
@@ -119,54 +89,104 @@ pub(crate) async fn streams(
 ) -> Result<(), CopyError> {
     let (near_read, near_write) = tokio::io::split(near);
     let (far_read, far_write) = tokio::io::split(far);
-    let forward = half(
-        near_read,
-        far_write,
-        traffic.forward(),
-        ["the client", "the server"],
-    );
-    let backward = half(
-        far_read,
-        near_write,
-        traffic.backward(),
-        ["the server", "the client"],
-    );
-    tokio::try_join!(forward, backward).map(drop)
+    let mut forward = Half::new(near_read, far_write, FORWARD);
+    let mut backward = Half::new(far_read, near_write, BACKWARD);
+    poll_fn(|cx| {
+        let there = forward.poll(cx, traffic.forward(), Half::poll_copy)?;
+        let back = backward.poll(cx, traffic.backward(), Half::poll_copy)?;
+        both(there, back)
+    })
+    .await
 }
 
-async fn half(
-    mut read: impl AsyncRead + Unpin,
-    mut write: impl AsyncWrite + Unpin,
-    count: &AtomicU64,
-    [reader, writer]: [&'static str; 2],
-) -> Result<(), CopyError> {
-    let mut size = SMALLEST;
-    let mut buffer = BytesMut::with_capacity(size);
-    loop {
-        buffer.clear();
-        buffer.reserve(size);
-        let now = read
-            .read_buf(&mut buffer)
-            .await
-            .map_err(|error| CopyError::Socket(reader, error))?;
-        let failed = |error| CopyError::Socket(writer, error);
-        if now == 0 {
-            return write.shutdown().await.map_err(failed);
-        }
-        size = next_size(size, now);
-        count.fetch_add(now as u64, Ordering::Relaxed);
-        write.write_all(&buffer).await.map_err(failed)?;
-        // TLS keeps what it encrypted until it is told to send.
-        write.flush().await.map_err(failed)?;
+fn both(one: Poll<()>, other: Poll<()>) -> Poll<Result<(), CopyError>> {
+    if one.is_ready() && other.is_ready() {
+        Poll::Ready(Ok(()))
+    } else {
+        Poll::Pending
     }
 }
 
-fn next_size(size: usize, read: usize) -> usize {
-    if read >= size {
-        (size * 2).min(LARGEST)
-    } else if read < size / 4 {
-        (size / 2).max(SMALLEST)
-    } else {
-        size
+/// One direction.
+struct Half<R, W> {
+    read: R,
+    write: W,
+    names: &'static Names,
+    copying: Copying,
+    splicing: Option<Splicing>,
+    can_splice: bool,
+    phase: Phase,
+}
+
+#[derive(PartialEq, Eq)]
+enum Phase {
+    Open,
+    /// Everything was read and written; the writer is to be told.
+    Closing,
+    Closed,
+}
+
+impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Half<R, W> {
+    fn new(read: R, write: W, names: &'static Names) -> Self {
+        Self {
+            read,
+            write,
+            names,
+            copying: Copying::default(),
+            splicing: None,
+            can_splice: true,
+            phase: Phase::Open,
+        }
+    }
+
+    fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        count: &AtomicU64,
+        portion: impl Fn(&mut Self, &mut Context<'_>, &AtomicU64) -> Poll<Result<(), CopyError>>,
+    ) -> Poll<Result<(), CopyError>> {
+        if self.phase == Phase::Open {
+            ready!(portion(self, cx, count))?;
+            self.phase = Phase::Closing;
+        }
+        if self.phase == Phase::Closing {
+            let closed = ready!(Pin::new(&mut self.write).poll_shutdown(cx));
+            closed.map_err(|error| CopyError::Socket(self.names.writer, error))?;
+            self.phase = Phase::Closed;
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_bytes(&mut self, cx: &mut Context<'_>, count: &AtomicU64) -> Poll<Result<bytes::End, CopyError>> {
+        let (read, write) = (Pin::new(&mut self.read), Pin::new(&mut self.write));
+        self.copying.poll(cx, read, write, count, self.names)
+    }
+
+    /// Until the end of the reader's stream.
+    fn poll_copy(&mut self, cx: &mut Context<'_>, count: &AtomicU64) -> Poll<Result<(), CopyError>> {
+        while ready!(self.poll_bytes(cx, count))? == bytes::End::Flow {}
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl Half<ReadHalf<'_>, WriteHalf<'_>> {
+    /// Copies while little flows and splices while much does, until the end of the reader's stream.
+    fn poll_sockets(&mut self, cx: &mut Context<'_>, count: &AtomicU64) -> Poll<Result<(), CopyError>> {
+        loop {
+            let Some(splicing) = &mut self.splicing else {
+                match ready!(self.poll_bytes(cx, count))? {
+                    bytes::End::Over => return Poll::Ready(Ok(())),
+                    bytes::End::Flow => self.splicing = self.can_splice.then(Splicing::default),
+                }
+                continue;
+            };
+            let (read, write) = (self.read.as_ref(), self.write.as_ref());
+            match ready!(splicing.poll(cx, read, write, count, self.names))? {
+                splice::End::Over => return Poll::Ready(Ok(())),
+                splice::End::Trickle => {}
+                splice::End::Never => self.can_splice = false,
+            }
+            self.splicing = None;
+        }
     }
 }

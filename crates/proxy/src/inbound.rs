@@ -241,10 +241,13 @@ impl Arrival<'_> {
     ) -> Result<(), (Near, String)> {
         let cut = guard::cut(self.ctx, self.traffic, || self.verdict(id));
         let ended = match &mut near {
-            Near::Plain(stream) => tokio::select! {
-                copied = copy::streams(stream, far, self.traffic) => copied.map_err(|e| e.to_string()),
-                why = cut => Err(why),
-            },
+            Near::Plain(stream) => {
+                let (prefix, stream) = stream.parts();
+                tokio::select! {
+                    copied = copy::sockets(prefix, stream, far, self.traffic) => copied.map_err(|e| e.to_string()),
+                    why = cut => Err(why),
+                }
+            }
             Near::Tls(stream, _) => tokio::select! {
                 copied = copy::streams(&mut **stream, far, self.traffic) => copied.map_err(|e| e.to_string()),
                 why = cut => Err(why),

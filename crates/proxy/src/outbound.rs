@@ -12,6 +12,7 @@ use crate::policy::Verdict;
 use crate::pool::{PoolError, Stream};
 use crate::route::{self, Hop};
 use crate::{guard, socket};
+use bytes::Bytes;
 use h2::Reason;
 use remora_mtls::{SpiffeId, Wire};
 use std::net::SocketAddr;
@@ -161,7 +162,7 @@ async fn carry(
     match upstream {
         Upstream::Plain(mut far) => {
             let ended = tokio::select! {
-                copied = copy::streams(near, &mut far, traffic) => copied.map_err(|e| e.to_string()),
+                copied = copy::sockets(Bytes::new(), near, &mut far, traffic) => copied.map_err(|e| e.to_string()),
                 why = cut => Err(why),
             };
             ended.inspect_err(|_| reset(&far))

@@ -115,6 +115,11 @@ pub(crate) struct Prefixed {
 }
 
 impl Prefixed {
+    /// What was read already, which is given away, and the rest.
+    pub(crate) fn parts(&mut self) -> (Bytes, &mut TcpStream) {
+        (std::mem::take(&mut self.prefix), &mut self.stream)
+    }
+
     pub(crate) fn get_ref(&self) -> &TcpStream {
         &self.stream
     }

@@ -1,0 +1,113 @@
+//! What bytes are kept in while they are on their way: buffers and pipes, a few of which wait in each thread for the
+//! next use.
+
+use remora_net::pipe::Pipe;
+use std::cell::RefCell;
+use std::io;
+use std::ops::{Deref, DerefMut};
+
+/// Bytes a buffer holds: fits the processor's cache, and is enough for few system calls.
+pub(super) const SIZE: usize = 64 << 10;
+/// Bytes a pipe is asked to hold.
+const PIPE: usize = 256 << 10;
+/// What a thread keeps of each.
+const MOST: usize = 4;
+
+thread_local! {
+    static BUFFERS: RefCell<Vec<Box<[u8]>>> = const { RefCell::new(Vec::new()) };
+    static PIPES: RefCell<Vec<Pipe>> = const { RefCell::new(Vec::new()) };
+}
+
+#[cfg(test)]
+thread_local! {
+    /// As if there were no descriptors left.
+    pub(super) static NO_PIPES: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+}
+
+/// Buffers and pipes that wait in this thread.
+#[cfg(test)]
+pub(super) fn waiting() -> (usize, usize) {
+    (BUFFERS.with_borrow(Vec::len), PIPES.with_borrow(Vec::len))
+}
+
+/// A buffer; goes back when it is dropped.
+#[derive(Debug)]
+pub(super) struct Buffer(Box<[u8]>);
+
+impl Buffer {
+    pub(super) fn take() -> Self {
+        let spare = BUFFERS.with_borrow_mut(Vec::pop);
+        Self(spare.unwrap_or_else(|| vec![0; SIZE].into_boxed_slice()))
+    }
+}
+
+impl Deref for Buffer {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl DerefMut for Buffer {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        &mut self.0
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        let bytes = std::mem::take(&mut self.0);
+        // A thread that ends keeps nothing.
+        let _ = BUFFERS.try_with(|spare| {
+            if let Ok(mut spare) = spare.try_borrow_mut()
+                && spare.len() < MOST
+            {
+                spare.push(bytes);
+            }
+        });
+    }
+}
+
+/// A pipe; goes back when it is dropped, unless something is in it.
+#[derive(Debug)]
+pub(super) struct Line(Option<Pipe>);
+
+impl Line {
+    pub(super) fn take() -> io::Result<Self> {
+        #[cfg(test)]
+        if NO_PIPES.get() {
+            return Err(io::Error::other("no descriptors"));
+        }
+        if let Some(spare) = PIPES.with_borrow_mut(Vec::pop) {
+            return Ok(Self(Some(spare)));
+        }
+        let mut pipe = Pipe::new()?;
+        // A user's pipes share a limit: what the kernel gives without asking will do.
+        let _ = pipe.grow(PIPE);
+        Ok(Self(Some(pipe)))
+    }
+
+    pub(super) fn pipe(&mut self) -> Option<&mut Pipe> {
+        self.0.as_mut()
+    }
+
+    pub(super) fn held(&self) -> usize {
+        self.0.as_ref().map_or(0, Pipe::held)
+    }
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        let Some(pipe) = self.0.take().filter(|pipe| pipe.held() == 0) else {
+            return;
+        };
+        let _ = PIPES.try_with(|spare| {
+            if let Ok(mut spare) = spare.try_borrow_mut()
+                && spare.len() < MOST
+            {
+                spare.push(pipe);
+            }
+        });
+    }
+}

@@ -1,0 +1,193 @@
+//! Between a socket and a stream of a tunnel.
+
+use super::spare::Buffer;
+use super::{CopyError, ROUNDS};
+use bytes::{Bytes, BytesMut};
+use h2::{RecvStream, SendStream};
+use std::future::poll_fn;
+use std::io;
+use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll, ready};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::net::tcp::{ReadHalf, WriteHalf};
+
+/// Up to this a portion is copied once more rather than given memory that is mostly empty.
+const SMALL: usize = 2 << 10;
+/// Memory for large portions grows and shrinks between these with what is read.
+const SMALLEST: usize = 4 << 10;
+const LARGEST: usize = 64 << 10;
+
+/// Which counter counts what the socket's side says, and which what it hears.
+pub(crate) struct Counters<'a> {
+    pub(crate) from_socket: &'a AtomicU64,
+    pub(crate) to_socket: &'a AtomicU64,
+}
+
+/// Between a socket and a stream of a tunnel.
+pub(crate) async fn tunnel(
+    tcp: &mut TcpStream,
+    send: &mut SendStream<Bytes>,
+    receive: &mut RecvStream,
+    counters: &Counters<'_>,
+) -> Result<(), CopyError> {
+    let (read, write) = tcp.split();
+    let mut up = Up {
+        read,
+        send,
+        rest: Bytes::new(),
+        size: SMALL,
+        over: false,
+    };
+    let mut down = Down {
+        write,
+        receive,
+        rest: Bytes::new(),
+        taken: 0,
+        over: false,
+    };
+    poll_fn(|cx| {
+        let down_now = down.poll(cx, counters.to_socket)?;
+        let up_now = up.poll(cx, counters.from_socket)?;
+        if up_now.is_ready() && down_now.is_ready() {
+            return Poll::Ready(Ok(()));
+        }
+        // While nothing is read from the tunnel a reset would not be noticed.
+        if (down.over || !down.rest.is_empty())
+            && let Poll::Ready(reason) = up.send.poll_reset(cx)?
+        {
+            return Poll::Ready(Err(CopyError::Reset(reason)));
+        }
+        Poll::Pending
+    })
+    .await
+}
+
+fn failed(error: io::Error) -> CopyError {
+    CopyError::Socket("the socket", error)
+}
+
+/// From the socket into the tunnel.
+struct Up<'a> {
+    read: ReadHalf<'a>,
+    send: &'a mut SendStream<Bytes>,
+    /// Read, and the tunnel has no room for it yet.
+    rest: Bytes,
+    size: usize,
+    over: bool,
+}
+
+impl Up<'_> {
+    fn poll(&mut self, cx: &mut Context<'_>, count: &AtomicU64) -> Poll<Result<(), CopyError>> {
+        if self.over {
+            return Poll::Ready(Ok(()));
+        }
+        for _ in 0..ROUNDS {
+            ready!(self.poll_push(cx, count))?;
+            self.rest = ready!(self.poll_read(cx)).map_err(failed)?;
+            if self.rest.is_empty() {
+                self.send.send_data(Bytes::new(), true)?;
+                self.over = true;
+                return Poll::Ready(Ok(()));
+            }
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    /// As much as the peer's window takes.
+    fn poll_push(&mut self, cx: &mut Context<'_>, count: &AtomicU64) -> Poll<Result<(), CopyError>> {
+        while !self.rest.is_empty() {
+            self.send.reserve_capacity(self.rest.len());
+            while self.send.capacity() == 0 {
+                match ready!(self.send.poll_capacity(cx)) {
+                    Some(capacity) => drop(capacity?),
+                    None => return Poll::Ready(Err(CopyError::Closed)),
+                }
+            }
+            let now = self.send.capacity().min(self.rest.len());
+            self.send.send_data(self.rest.split_to(now), false)?;
+            count.fetch_add(now as u64, Ordering::Relaxed);
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// A short read says that there is no more for now, so the next one waits for the kernel's word.
+    fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Bytes>> {
+        if self.size <= SMALL {
+            let mut buffer = Buffer::take();
+            let mut space = ReadBuf::new(&mut buffer);
+            ready!(Pin::new(&mut self.read).poll_read(cx, &mut space))?;
+            let filled = space.filled();
+            self.size = if filled.len() > SMALL { LARGEST } else { SMALL };
+            return Poll::Ready(Ok(Bytes::copy_from_slice(filled)));
+        }
+        // Memory only when there is something to put into it.
+        ready!(self.read.as_ref().poll_read_ready(cx))?;
+        let mut buffer = BytesMut::with_capacity(self.size);
+        let now = ready!(pin!(self.read.read_buf(&mut buffer)).poll(cx))?;
+        self.size = next_size(self.size, now);
+        Poll::Ready(Ok(buffer.freeze()))
+    }
+}
+
+fn next_size(size: usize, read: usize) -> usize {
+    if read >= size {
+        (size * 2).min(LARGEST)
+    } else if read <= SMALL {
+        SMALL
+    } else if read < size / 4 {
+        (size / 2).max(SMALLEST)
+    } else {
+        size
+    }
+}
+
+/// Out of the tunnel into the socket.
+struct Down<'a> {
+    write: WriteHalf<'a>,
+    receive: &'a mut RecvStream,
+    /// Came, and the socket has no room for it yet.
+    rest: Bytes,
+    /// Bytes the socket took and the peer was not told about.
+    taken: usize,
+    over: bool,
+}
+
+impl Down<'_> {
+    fn poll(&mut self, cx: &mut Context<'_>, count: &AtomicU64) -> Poll<Result<(), CopyError>> {
+        if self.over {
+            return Poll::Ready(Ok(()));
+        }
+        for _ in 0..ROUNDS {
+            ready!(self.poll_write(cx, count))?;
+            let Some(data) = ready!(self.receive.poll_data(cx)) else {
+                ready!(Pin::new(&mut self.write).poll_shutdown(cx)).map_err(failed)?;
+                self.over = true;
+                return Poll::Ready(Ok(()));
+            };
+            self.rest = data?;
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    fn poll_write(&mut self, cx: &mut Context<'_>, count: &AtomicU64) -> Poll<Result<(), CopyError>> {
+        while !self.rest.is_empty() {
+            let now = ready!(Pin::new(&mut self.write).poll_write(cx, &self.rest)).map_err(failed)?;
+            if now == 0 {
+                return Poll::Ready(Err(failed(io::ErrorKind::WriteZero.into())));
+            }
+            count.fetch_add(now as u64, Ordering::Relaxed);
+            self.taken += now;
+            let _ = self.rest.split_to(now);
+        }
+        // Only now may the peer send as much again.
+        let taken = std::mem::take(&mut self.taken);
+        if taken > 0 {
+            self.receive.flow_control().release_capacity(taken)?;
+        }
+        Poll::Ready(Ok(()))
+    }
+}
