@@ -5,7 +5,7 @@ mod service;
 mod workload;
 
 pub use policy::{Action, Match, Policy, Rule, Scope};
-pub use service::{Service, ServicePort};
+pub use service::{Affinity, Distribution, InternalPolicy, Protocol, Service, ServicePort, Visibility};
 pub use workload::{Tunnel, Workload};
 
 use remora_xds::Message;
@@ -48,6 +48,12 @@ pub enum MeshError {
     /// A port mapping that is none.
     #[error("{text} is no port mapping like 80:8080")]
     Ports {
+        /// As written.
+        text: String,
+    },
+    /// An account that is none.
+    #[error("{text} is no account like NAMESPACE/ACCOUNT")]
+    Account {
         /// As written.
         text: String,
     },

@@ -6,6 +6,7 @@
 //!
 //! Does not interpret what it carries: a resource is a name, a version and bytes.
 
+pub mod affinity;
 pub mod client;
 pub mod delta;
 pub mod server;

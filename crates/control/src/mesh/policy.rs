@@ -76,6 +76,10 @@ pub struct Match {
     pub principals: Vec<String>,
     /// None of these.
     pub not_principals: Vec<String>,
+    /// Accounts of callers, `NAMESPACE/ACCOUNT`, of any trust domain.
+    pub service_accounts: Vec<String>,
+    /// None of these.
+    pub not_service_accounts: Vec<String>,
     /// Where connections come from, `ADDRESS` or `ADDRESS/LENGTH`.
     pub source_ips: Vec<String>,
     /// None of these.
@@ -142,6 +146,8 @@ impl Match {
             not_namespaces: texts(&self.not_namespaces),
             principals: texts(&self.principals),
             not_principals: texts(&self.not_principals),
+            service_accounts: accounts(&self.service_accounts)?,
+            not_service_accounts: accounts(&self.not_service_accounts)?,
             source_ips: ranges(&self.source_ips)?,
             not_source_ips: ranges(&self.not_source_ips)?,
             destination_ips: ranges(&self.destination_ips)?,
@@ -168,6 +174,19 @@ fn texts(patterns: &[String]) -> Vec<proto::StringMatch> {
         }
     };
     patterns.iter().map(pattern).collect()
+}
+
+fn accounts(texts: &[String]) -> Result<Vec<proto::ServiceAccountMatch>, MeshError> {
+    let account = |text: &String| match text.split_once('/') {
+        Some((namespace, account)) if !namespace.is_empty() && !account.is_empty() => {
+            Ok(proto::ServiceAccountMatch {
+                namespace: namespace.to_owned(),
+                service_account: account.to_owned(),
+            })
+        }
+        _ => Err(MeshError::Account { text: text.clone() }),
+    };
+    texts.iter().map(account).collect()
 }
 
 fn ranges(texts: &[String]) -> Result<Vec<proto::Address>, MeshError> {

@@ -50,6 +50,12 @@ pub struct Workload {
     /// Whether it should get new connections.
     #[serde(default = "yes")]
     pub healthy: bool,
+    /// How much of a service's traffic it takes beside others; 1 unless said, 0 for none.
+    #[serde(default)]
+    pub capacity: Option<u32>,
+    /// The cluster it runs in.
+    #[serde(default)]
+    pub cluster: String,
     /// What owns it, for telemetry.
     #[serde(default)]
     pub owner: Option<String>,
@@ -122,6 +128,8 @@ impl Workload {
             authorization_policies: self.policies.clone(),
             status: status.into(),
             uid: self.uid(),
+            cluster_id: self.cluster.clone(),
+            capacity: self.capacity,
             services: services.collect::<Result<_, _>>()?,
             locality: (!self.locality.is_empty()).then(|| Locality {
                 region: place(0),
@@ -143,6 +151,7 @@ fn mapping(text: &str) -> Result<Port, MeshError> {
         (Some(service_port), Some(target_port)) => Ok(Port {
             service_port,
             target_port,
+            ..Port::default()
         }),
         _ => Err(MeshError::Ports {
             text: text.to_owned(),
