@@ -1,14 +1,18 @@
 //! What every connection of a proxy shares.
 
 use crate::access::Record;
+use crate::decision::Decision;
 use crate::drain::Drain;
 use crate::inbound::Modes;
 use crate::mesh::Mesh;
 use crate::pool::Pool;
+use crate::route::Ask;
 use remora_mtls::Identity;
+use std::hash::{BuildHasher, RandomState};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 use tokio::sync::Semaphore;
 
 /// Times and sizes.
@@ -84,7 +88,9 @@ pub struct Context {
     pub(crate) pool: Pool,
     pub(crate) budget: Arc<Semaphore>,
     log: Arc<dyn Fn(&Record) + Send + Sync>,
-    turn: AtomicUsize,
+    /// Where the numbers that decide draws start: elsewhere in every process.
+    seed: AtomicU64,
+    started: Instant,
 }
 
 impl Context {
@@ -110,7 +116,8 @@ impl Context {
             pool: Pool::default(),
             budget: Arc::new(Semaphore::new(limits.connections)),
             log: Arc::new(log),
-            turn: AtomicUsize::new(0),
+            seed: AtomicU64::new(RandomState::new().hash_one(0)),
+            started: Instant::now(),
         }
     }
 
@@ -133,8 +140,34 @@ impl Context {
         (self.log)(record);
     }
 
-    /// Another number each time, for taking turns.
-    pub(crate) fn turn(&self) -> usize {
-        self.turn.fetch_add(1, Ordering::Relaxed)
+    /// What there is to decide about a connection the pod opens.
+    pub(crate) fn ask(&self, source: IpAddr, destination: SocketAddr) -> Ask {
+        Ask {
+            source,
+            destination,
+            unknown: self.unknown,
+            seed: self.seed.fetch_add(1, Ordering::Relaxed),
+            now: self.now(),
+        }
+    }
+
+    /// Milliseconds since the proxy started.
+    pub(crate) fn now(&self) -> u64 {
+        u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// Everything that would happen to a connection now. Sends nothing, changes nothing.
+    pub fn why(&self, source: IpAddr, destination: SocketAddr) -> Decision {
+        Decision::new(&self.mesh, &self.ask(source, destination))
+    }
+
+    /// What the proxy knows of the mesh.
+    pub fn mesh(&self) -> &Mesh {
+        &self.mesh
+    }
+
+    /// What is accepted on the pod's ports.
+    pub fn modes(&self) -> &Modes {
+        &self.modes
     }
 }

@@ -2,24 +2,24 @@
 //! drain.
 
 use crate::access::Traffic;
+use crate::admit::Refused;
 use crate::context::Context;
 use crate::drain::Phase;
-use crate::policy::Verdict;
 
 /// Ready, with the reason, when the connection must end.
-pub(crate) async fn cut(ctx: &Context, traffic: &Traffic, verdict: impl Fn() -> Verdict) -> String {
+pub(crate) async fn cut(ctx: &Context, traffic: &Traffic, refused: impl Fn() -> Option<Refused>) -> String {
     tokio::select! {
-        why = denied(ctx, verdict) => why,
+        why = denied(ctx, refused) => why,
         why = idle(ctx, traffic) => why,
         () = ctx.drain.reached(Phase::Cut) => "cut at the end of the drain".to_owned(),
     }
 }
 
 /// A policy may change between the first look and this one: looks at once, then at every change.
-async fn denied(ctx: &Context, verdict: impl Fn() -> Verdict) -> String {
+async fn denied(ctx: &Context, refused: impl Fn() -> Option<Refused>) -> String {
     let mut changes = ctx.mesh.changes();
     loop {
-        if let Verdict::Deny(why) = verdict() {
+        if let Some(why) = refused() {
             return format!("no longer allowed: {why}");
         }
         if changes.changed().await.is_err() {

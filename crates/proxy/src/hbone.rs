@@ -7,12 +7,11 @@
 //! 5. Only then 200, and bytes.
 
 use crate::access::{Direction, Record, Traffic};
+use crate::admit::{self, Arrival, Entry, Inbound, Refused};
 use crate::context::Context;
 use crate::copy::{self, Counters};
 use crate::drain::Phase;
-use crate::policy::{Connection, Verdict};
 use crate::pool::{CONNECTION_WINDOW, FRAME, STREAM_WINDOW, keep_alive};
-use crate::route::RESERVED;
 use crate::{guard, socket};
 use bytes::Bytes;
 use h2::server::SendResponse;
@@ -122,7 +121,7 @@ async fn stream_task(
 ) {
     let started = Instant::now();
     let traffic = Traffic::default();
-    let named = authority(&request, &caller);
+    let named = authority(&request, &caller, &ctx);
     let destination = *named.as_ref().unwrap_or(&SocketAddr::new(caller.local, 0));
     let result = match Arc::clone(&ctx.budget).try_acquire_owned() {
         Err(_) => Err(Refusal(
@@ -167,49 +166,37 @@ async fn stream_task(
     });
 }
 
-/// Where the caller wants to go: an address of this pod and nothing else.
-fn authority(request: &Request<RecvStream>, caller: &Caller) -> Result<SocketAddr, Refusal> {
-    let refused = |why: String| Refusal(StatusCode::BAD_REQUEST, why);
+/// Where the caller wants to go.
+fn authority(request: &Request<RecvStream>, caller: &Caller, ctx: &Context) -> Result<SocketAddr, Refused> {
     if request.method() != Method::CONNECT {
-        return Err(refused(format!("{} is not CONNECT", request.method())));
+        return Err(Refused::BadRequest(format!(
+            "{} is not CONNECT",
+            request.method()
+        )));
     }
     let text = request.uri().authority().map(http::uri::Authority::as_str);
-    let address: SocketAddr = text
-        .and_then(|text| text.parse().ok())
-        .ok_or_else(|| refused(format!("{:?} is no address", text.unwrap_or_default())))?;
-    if address.ip() != caller.local {
-        return Err(refused(format!("{address} is not of this pod")));
-    }
-    if RESERVED.contains(&address.port()) {
-        return Err(Refusal(
-            StatusCode::SERVICE_UNAVAILABLE,
-            format!("{address} is a port of proxies"),
-        ));
-    }
-    Ok(address)
+    admit::requested(&ctx.mesh, text.unwrap_or_default(), caller.local)
 }
 
-fn verdict(ctx: &Context, caller: &Caller, destination: SocketAddr) -> Verdict {
-    ctx.mesh.verdict(&Connection {
-        source: Some(caller.id.clone()),
-        source_ip: caller.address.ip(),
-        destination_ip: destination.ip(),
-        destination_port: destination.port(),
-    })
+fn decide(ctx: &Context, caller: &Caller, destination: SocketAddr) -> Inbound {
+    let arrival = Arrival {
+        source: caller.address.ip(),
+        id: Some(caller.id.clone()),
+        destination,
+        entry: Entry::Tunnel,
+    };
+    admit::inbound(&ctx.mesh, arrival)
 }
 
 async fn admit(
-    named: Result<SocketAddr, Refusal>,
+    named: Result<SocketAddr, Refused>,
     caller: &Caller,
     ctx: &Context,
 ) -> Result<Accepted, Refusal> {
     let destination = named?;
-    if !known(ctx, destination.ip()).await {
-        let why = format!("discovery has not named {}", destination.ip());
-        return Err(Refusal(StatusCode::SERVICE_UNAVAILABLE, why));
-    }
-    if let Verdict::Deny(why) = verdict(ctx, caller, destination) {
-        return Err(Refusal(StatusCode::UNAUTHORIZED, why));
+    known(ctx, destination.ip()).await;
+    if let Some(refused) = decide(ctx, caller, destination).refused {
+        return Err(refused.into());
     }
     let upstream = socket::connect_application(destination, ctx.limits.connect)
         .await
@@ -221,6 +208,12 @@ async fn admit(
         destination,
         upstream,
     })
+}
+
+impl From<Refused> for Refusal {
+    fn from(refused: Refused) -> Self {
+        Self(refused.status(), refused.to_string())
+    }
 }
 
 /// Waits a little for discovery to name the workload.
@@ -258,7 +251,7 @@ async fn carry(
         copied = copy::tunnel(&mut accepted.upstream, &mut send, &mut receive, &counters) => {
             copied.map_err(|error| error.to_string())
         }
-        why = guard::cut(ctx, traffic, || verdict(ctx, caller, destination)) => Err(why),
+        why = guard::cut(ctx, traffic, || decide(ctx, caller, destination).refused) => Err(why),
     };
     ended.map_err(|why| {
         // RFC 9113 §8.5: an error of the connection is a reset of the stream.

@@ -12,9 +12,8 @@
 // first hangs in permissive mode, because nothing bounds its sniffing by default.
 
 use crate::access::{Direction, Record, Traffic};
+use crate::admit::{self, Entry, Refused, Treatment, treatment};
 use crate::context::Context;
-use crate::policy::{Connection, Verdict};
-use crate::route::RESERVED;
 use crate::sniff::{Prefixed, Sniffer, Speech};
 use crate::{copy, guard, socket};
 use remora_mtls::{SpiffeId, Wire, peer_identity};
@@ -103,20 +102,20 @@ impl Arrival<'_> {
     async fn serve(&self, stream: TcpStream) -> (Option<SpiffeId>, Option<String>) {
         let mut sniffer = Sniffer::new(stream);
         let decided = Box::pin(self.decide(&mut sniffer)).await;
-        let (speech, upstream) = match decided {
+        let (treatment, upstream) = match decided {
             Ok(decided) => decided,
             Err(why) => {
                 crate::outbound::reset(sniffer.get_ref());
                 return (None, Some(why));
             }
         };
-        let near = match speech {
-            Speech::Mesh => match Box::pin(self.end_tls(sniffer.into_stream())).await {
+        let near = match treatment {
+            Treatment::EndTls => match Box::pin(self.end_tls(sniffer.into_stream())).await {
                 Ok((tls, id)) => Near::Tls(Box::new(tls), id),
                 // The stream is gone with the handshake, which says why to the peer.
                 Err(why) => return (None, Some(why)),
             },
-            Speech::Plain | Speech::Foreign => Near::Plain(sniffer.into_stream()),
+            Treatment::PassOn | Treatment::Refuse => Near::Plain(sniffer.into_stream()),
         };
         let id = match &near {
             Near::Plain(_) => None,
@@ -127,17 +126,20 @@ impl Arrival<'_> {
     }
 
     /// What to do with it; with a connection to the application where that was opened to find out.
-    async fn decide(&self, sniffer: &mut Sniffer) -> Result<(Speech, Option<TcpStream>), String> {
-        if RESERVED.contains(&self.destination.port()) {
-            return Err(format!("{} is a port of proxies", self.destination));
+    async fn decide(&self, sniffer: &mut Sniffer) -> Result<(Treatment, Option<TcpStream>), String> {
+        if let Some(refused @ Refused::Reserved(_)) = self.refused(None) {
+            return Err(refused.to_string());
         }
-        match self.ctx.modes.of(self.destination.port()) {
-            Mode::Disable => Ok((Speech::Plain, None)),
-            Mode::Permissive => self.listen(sniffer).await,
-            Mode::Strict => match self.patiently(sniffer).await? {
-                Speech::Plain => Err("plaintext where mutual TLS is required".to_owned()),
-                Speech::Mesh | Speech::Foreign => Ok((Speech::Mesh, None)),
-            },
+        let mode = self.ctx.modes.of(self.destination.port());
+        let (speech, upstream) = match mode {
+            // Nobody needs to know.
+            Mode::Disable => (Speech::Plain, None),
+            Mode::Permissive => self.listen(sniffer).await?,
+            Mode::Strict => (self.patiently(sniffer).await?, None),
+        };
+        match treatment(mode, speech) {
+            Treatment::Refuse => Err(Refused::Plaintext.to_string()),
+            treatment => Ok((treatment, upstream)),
         }
     }
 
@@ -155,7 +157,7 @@ impl Arrival<'_> {
         if let Ok(speech) = tokio::time::timeout(self.ctx.limits.sniff, sniffer.speech()).await {
             return Ok((speech.map_err(failed)?, None));
         }
-        if self.verdict(None) != Verdict::Allow {
+        if self.refused(None).is_some() {
             // Only a sidecar may go on, and a sidecar speaks first.
             return Ok((self.patiently(sniffer).await?, None));
         }
@@ -167,7 +169,7 @@ impl Arrival<'_> {
                 ready.map_err(|error| format!("reset by the application: {error}"))?;
                 Speech::Plain
             }
-            why = guard::cut(self.ctx, self.traffic, || self.verdict(None)) => return Err(why),
+            why = guard::cut(self.ctx, self.traffic, || self.refused(None)) => return Err(why),
         };
         Ok((speech, Some(upstream)))
     }
@@ -184,13 +186,14 @@ impl Arrival<'_> {
         Ok((tls, id))
     }
 
-    fn verdict(&self, source: Option<&SpiffeId>) -> Verdict {
-        self.ctx.mesh.verdict(&Connection {
-            source: source.cloned(),
-            source_ip: self.source.ip(),
-            destination_ip: self.destination.ip(),
-            destination_port: self.destination.port(),
-        })
+    fn refused(&self, id: Option<&SpiffeId>) -> Option<Refused> {
+        let arrival = admit::Arrival {
+            source: self.source.ip(),
+            id: id.cloned(),
+            destination: self.destination,
+            entry: Entry::Captured,
+        };
+        admit::inbound(&self.ctx.mesh, arrival).refused
     }
 
     async fn connect(&self) -> Result<TcpStream, String> {
@@ -208,8 +211,8 @@ impl Arrival<'_> {
         let mut far = None;
         let opened = async {
             crate::hbone::known(self.ctx, self.destination.ip()).await;
-            if let Verdict::Deny(why) = self.verdict(id) {
-                return Err(why);
+            if let Some(refused) = self.refused(id) {
+                return Err(refused.to_string());
             }
             match upstream {
                 Some(upstream) => Ok(upstream),
@@ -239,7 +242,7 @@ impl Arrival<'_> {
         far: &mut TcpStream,
         id: Option<&SpiffeId>,
     ) -> Result<(), (Near, String)> {
-        let cut = guard::cut(self.ctx, self.traffic, || self.verdict(id));
+        let cut = guard::cut(self.ctx, self.traffic, || self.refused(id));
         let ended = match &mut near {
             Near::Plain(stream) => {
                 let (prefix, stream) = stream.parts();

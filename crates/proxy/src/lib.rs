@@ -1,15 +1,18 @@
 //! The proxy: takes a pod's captured connections and carries them, encrypted and checked, to where they were going.
 //!
 //! One `async fn` per way a connection can take: [`outbound`] for what the pod opens, [`hbone`] for tunnels from other
-//! proxies, [`inbound`] for everything else that comes to the pod's ports. What they decide, they decide in pure functions ([`policy`], [`route`]) over what discovery said
-//! ([`mesh`]).
+//! proxies, [`inbound`] for everything else that comes to the pod's ports. What they decide, they decide in pure functions ([`route`], [`balance`], [`admit`],
+//! [`policy`]) over what discovery said ([`mesh`]); [`decision`] shows what they would decide.
 //!
 //! Promises: a connection whose policy is missing or not understood is refused; a reset travels as a reset and a
 //! half-close as a half-close; every wait has an end; a slow peer holds a buffer, not memory that grows.
 
 pub mod access;
+pub mod admit;
+pub mod balance;
 pub mod context;
 mod copy;
+pub mod decision;
 pub mod drain;
 mod guard;
 pub mod hbone;

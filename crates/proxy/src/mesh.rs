@@ -6,10 +6,11 @@
 mod read;
 mod tables;
 
-pub use read::{Service, Tunnel, Workload};
+pub use read::{AppProtocol, Gateway, GatewayName, Place, Service, ServicePort, Tunnel, Workload};
 use tables::Tables;
 
-use crate::policy::{Connection, Verdict};
+use crate::balance::Endpoint;
+use crate::policy::{Connection, Judgement, Policy, Verdict};
 use remora_xds::delta::{Change, Received};
 use remora_xds::types::{ADDRESS, AUTHORIZATION};
 use std::net::IpAddr;
@@ -23,22 +24,13 @@ pub struct Mesh {
     changes: watch::Sender<u64>,
 }
 
-/// Where a service can be reached.
-#[derive(Debug, Clone)]
-pub struct Endpoint {
-    /// Who.
-    pub workload: Arc<Workload>,
-    /// On which of its ports.
-    pub port: u16,
-}
-
 /// What an address means.
 #[derive(Debug, Clone)]
 pub enum Destination {
     /// A workload itself.
     Workload(Arc<Workload>),
-    /// A service, with the healthy workloads behind the port that was dialled.
-    Service(Arc<Service>, Vec<Endpoint>),
+    /// A service, with the workloads behind the port that was dialled.
+    Service(Arc<Service>, Arc<[Endpoint]>),
     /// Nothing of the mesh.
     Unknown,
 }
@@ -61,7 +53,7 @@ impl Mesh {
             let result = match (received.type_url.as_str(), change) {
                 (ADDRESS, Change::Update { name, bytes }) => tables.address(name, bytes),
                 (ADDRESS, Change::Remove { name }) => {
-                    tables.remove_address(name);
+                    drop(tables.remove_address(name));
                     Ok(())
                 }
                 (AUTHORIZATION, Change::Update { name, bytes }) => tables.policy(name, bytes),
@@ -75,6 +67,7 @@ impl Mesh {
                 refused.push((name.clone(), error.to_string()));
             }
         }
+        tables.settle();
         drop(tables);
         self.changes.send_modify(|count| *count += 1);
         refused
@@ -100,9 +93,49 @@ impl Mesh {
         self.read(|tables| tables.by_uid(uid))
     }
 
+    /// The service with a key, `NAMESPACE/HOSTNAME`.
+    pub fn service(&self, key: &str) -> Option<Arc<Service>> {
+        self.read(|tables| tables.service(key))
+    }
+
+    /// The service with a DNS name. Of several, the one of this namespace.
+    pub fn service_named(&self, hostname: &str, namespace: &str) -> Option<Arc<Service>> {
+        self.read(|tables| tables.service_named(hostname, namespace))
+    }
+
+    /// The workloads behind a port of a service.
+    pub fn endpoints(&self, service: &str, port: u16) -> Arc<[Endpoint]> {
+        self.read(|tables| tables.endpoints(service, port))
+    }
+
+    /// Everything that runs, in order of uid.
+    pub fn workloads(&self) -> Vec<Arc<Workload>> {
+        self.read(Tables::workloads)
+    }
+
+    /// All services, in order of key.
+    pub fn services(&self) -> Vec<Arc<Service>> {
+        self.read(Tables::services)
+    }
+
+    /// All policies that were understood.
+    pub fn policies(&self) -> Vec<Policy> {
+        self.read(Tables::policies)
+    }
+
+    /// Policies that were never understood, by name: while there are any, nobody is let in.
+    pub fn broken_policies(&self) -> Vec<String> {
+        self.read(Tables::broken)
+    }
+
+    /// Whether a connection to a workload may be, and because of what.
+    pub fn judge(&self, connection: &Connection) -> Judgement {
+        self.read(|tables| tables.judge(connection))
+    }
+
     /// Whether a connection to a workload may be.
     pub fn verdict(&self, connection: &Connection) -> Verdict {
-        self.read(|tables| tables.verdict(connection))
+        self.judge(connection).verdict
     }
 
     fn read<T>(&self, look: impl FnOnce(&Tables) -> T) -> T {

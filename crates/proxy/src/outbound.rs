@@ -6,11 +6,11 @@
 //! 4. Bytes move until both sides are done. What breaks on one side is a reset on the other.
 
 use crate::access::{Direction, Record, Traffic};
+use crate::balance::{Load, Open};
 use crate::context::Context;
 use crate::copy::{self, Counters};
-use crate::policy::Verdict;
 use crate::pool::{PoolError, Stream};
-use crate::route::{self, Hop};
+use crate::route::{self, Ask, Hop, Route, Transport};
 use crate::{guard, socket};
 use bytes::Bytes;
 use h2::Reason;
@@ -44,7 +44,7 @@ pub(crate) async fn handle(mut stream: TcpStream, source: SocketAddr, ctx: Arc<C
         // Nobody was going anywhere: not a connection of the pod's.
         return reset(&stream);
     };
-    let outcome = serve(&mut stream, destination, &ctx, &traffic).await;
+    let outcome = serve(&mut stream, [source, destination], &ctx, &traffic).await;
     if outcome.error.is_some() {
         reset(&stream);
     }
@@ -74,78 +74,110 @@ pub(crate) fn original(stream: &TcpStream) -> Option<SocketAddr> {
     (destination != local).then_some(destination)
 }
 
-async fn serve(near: &mut TcpStream, destination: SocketAddr, ctx: &Context, traffic: &Traffic) -> Outcome {
-    let route = match route::outbound(&ctx.mesh, destination, ctx.unknown, ctx.turn()) {
-        Ok(route) => route,
-        Err(error) => {
-            return Outcome {
-                error: Some(error.to_string()),
-                ..Outcome::default()
-            };
-        }
-    };
+async fn serve(
+    near: &mut TcpStream,
+    [source, destination]: [SocketAddr; 2],
+    ctx: &Context,
+    traffic: &Traffic,
+) -> Outcome {
+    // Boxed: what deciding and connecting need is given back before the long part begins.
+    let (service, answer) = Box::pin(reach(source, destination, ctx)).await;
     let mut outcome = Outcome {
-        service: route.service,
+        service,
         ..Outcome::default()
     };
-    // Boxed: what connecting needs is given back before the long part begins.
-    match Box::pin(first_that_answers(&route.hops, ctx)).await {
-        Ok((upstream, peer)) => {
+    match answer {
+        Ok(Answer { upstream, peer, open }) => {
             outcome.peer = peer;
             outcome.error = carry(near, upstream, ctx, traffic).await.err();
+            drop(open);
         }
         Err(why) => outcome.error = Some(why),
     }
     outcome
 }
 
-/// Tries one after the other; gives up early where another would not help.
-async fn first_that_answers(hops: &[Hop], ctx: &Context) -> Result<(Upstream, Option<SpiffeId>), String> {
-    let mut last = String::new();
-    for hop in hops.iter().take(ctx.limits.attempts) {
-        let peer = match hop {
-            Hop::Plain(_) => None,
-            Hop::Hbone(workload, _) | Hop::IstioMtls(workload, _) => Some(workload.id.clone()),
-        };
-        match connect(hop, ctx).await {
-            Ok(upstream) => return Ok((upstream, peer)),
-            Err(error) => {
-                last = error.to_string();
-                if !error.elsewhere() {
-                    break;
-                }
-            }
+/// The service that was dialled, and somebody who answers for it.
+async fn reach(
+    source: SocketAddr,
+    destination: SocketAddr,
+    ctx: &Context,
+) -> (Option<String>, Result<Answer, String>) {
+    let mut ask = ctx.ask(source.ip(), destination);
+    match route::outbound(&ctx.mesh, &ask, |_, _| ()) {
+        Ok(route) => {
+            let service = route.service.as_ref().map(|service| service.hostname.clone());
+            (service, first_that_answers(route, &mut ask, ctx).await)
         }
+        Err(error) => (None, Err(error.to_string())),
     }
-    Err(last)
+}
+
+/// Somebody who answered.
+struct Answer {
+    upstream: Upstream,
+    peer: Option<SpiffeId>,
+    /// Counts the connection for as long as it lives.
+    open: Option<Open>,
+}
+
+/// Tries one after the other; gives up early where another would not help.
+async fn first_that_answers(mut route: Route, ask: &mut Ask, ctx: &Context) -> Result<Answer, String> {
+    let mut hop = route.first.clone();
+    let mut left = ctx.limits.attempts;
+    loop {
+        let open = hop.load.as_ref().map(Load::begin);
+        let started = Instant::now();
+        let error = match connect(&hop, ctx).await {
+            Ok(upstream) => {
+                if let Some(load) = &hop.load {
+                    load.answered(started.elapsed());
+                }
+                return Ok(Answer {
+                    upstream,
+                    peer: hop.peer().cloned(),
+                    open,
+                });
+            }
+            Err(error) => error,
+        };
+        if !error.elsewhere() {
+            return Err(error.to_string());
+        }
+        ask.now = ctx.now();
+        if let Some(load) = &hop.load {
+            load.failed(ask.now);
+        }
+        left = left.saturating_sub(1);
+        hop = match route.next(ask) {
+            Some(hop) if left > 0 => hop,
+            _ => return Err(error.to_string()),
+        };
+    }
 }
 
 async fn connect(hop: &Hop, ctx: &Context) -> Result<Upstream, PoolError> {
-    let plain = async |address: SocketAddr| {
+    let address = hop.address;
+    let plain = async || {
         socket::connect(address, ctx.limits.connect)
             .await
             .map_err(|error| PoolError::Connect(address, error))
     };
-    match hop {
-        Hop::Plain(address) => Ok(Upstream::Plain(plain(*address).await?)),
-        Hop::Hbone(workload, address) => {
-            let stream = ctx
-                .pool
-                .stream(&ctx.identity, &ctx.limits, workload, *address)
-                .await?;
+    match &hop.transport {
+        Transport::Plain => Ok(Upstream::Plain(plain().await?)),
+        Transport::Hbone(key) => {
+            let stream = ctx.pool.stream(&ctx.identity, &ctx.limits, key, address).await?;
             Ok(Upstream::Hbone(Box::new(stream)))
         }
-        Hop::IstioMtls(workload, address) => {
-            let stream = plain(*address).await?;
-            let config = ctx
-                .identity
-                .client(std::slice::from_ref(&workload.id), Wire::Istio)?;
+        Transport::IstioMtls(peer) => {
+            let stream = plain().await?;
+            let config = ctx.identity.client(std::slice::from_ref(peer), Wire::Istio)?;
             let name = rustls::pki_types::ServerName::IpAddress(address.ip().into());
             let shaking = TlsConnector::from(config).connect(name, stream);
             let tls = tokio::time::timeout(ctx.limits.handshake, shaking)
                 .await
-                .map_err(|_| PoolError::Slow(workload.id.clone(), *address))?
-                .map_err(|error| PoolError::Handshake(workload.id.clone(), *address, error))?;
+                .map_err(|_| PoolError::Slow(peer.clone(), address))?
+                .map_err(|error| PoolError::Handshake(peer.clone(), address, error))?;
             Ok(Upstream::IstioMtls(Box::new(tls)))
         }
     }
@@ -158,7 +190,7 @@ async fn carry(
     traffic: &Traffic,
 ) -> Result<(), String> {
     // Nobody's policy is ours to keep on the way out.
-    let cut = guard::cut(ctx, traffic, || Verdict::Allow);
+    let cut = guard::cut(ctx, traffic, || None);
     match upstream {
         Upstream::Plain(mut far) => {
             let ended = tokio::select! {

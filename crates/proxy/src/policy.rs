@@ -14,6 +14,7 @@
 use remora_mtls::SpiffeId;
 use remora_xds::proto::security as proto;
 use remora_xds::proto::security::string_match::MatchType;
+use std::fmt;
 use std::net::IpAddr;
 
 /// What is known of a connection.
@@ -36,6 +37,32 @@ pub enum Verdict {
     Allow,
     /// It may not, because of this.
     Deny(String),
+}
+
+/// What was decided, by which rule, and what would have been.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Judgement {
+    /// What holds.
+    pub verdict: Verdict,
+    /// The policy and the number of the rule that decided; nothing where no rule did.
+    pub by: Option<Rule>,
+    /// What would hold if policies on trial were in force, where that is something else.
+    pub dry_run: Option<Verdict>,
+}
+
+/// A rule of a policy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rule {
+    /// `NAMESPACE/NAME` of the policy.
+    pub policy: String,
+    /// From 1, in the order of the policy.
+    pub number: usize,
+}
+
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} rule {}", self.policy, self.number)
+    }
 }
 
 /// Whom a policy protects.
@@ -111,7 +138,8 @@ impl Policy {
         })
     }
 
-    fn matches(&self, connection: &Connection) -> bool {
+    /// The first rule that matches.
+    fn matches(&self, connection: &Connection) -> Option<Rule> {
         let one = |m: &proto::Match| {
             if *m == proto::Match::default() {
                 self.deny
@@ -123,22 +151,58 @@ impl Policy {
             [] => self.deny,
             matches => matches.iter().any(one),
         };
-        self.rules.iter().any(|rule| rule.clauses.iter().all(clause))
+        let found = self
+            .rules
+            .iter()
+            .position(|rule| rule.clauses.iter().all(clause))?;
+        Some(Rule {
+            policy: self.key.clone(),
+            number: found + 1,
+        })
+    }
+
+    /// Whether a match denies.
+    pub fn denies(&self) -> bool {
+        self.deny
+    }
+
+    /// Whether it only says what it would do.
+    pub fn is_dry_run(&self) -> bool {
+        self.dry_run
     }
 }
 
 /// Decides over the policies that apply to a workload.
 pub fn decide<'a>(policies: impl Iterator<Item = &'a Policy> + Clone, connection: &Connection) -> Verdict {
-    let enforced = policies.filter(|policy| !policy.dry_run);
-    let denying = enforced.clone().filter(|policy| policy.deny);
-    if let Some(policy) = denying.clone().find(|policy| policy.matches(connection)) {
-        return Verdict::Deny(format!("denied by {}", policy.key));
+    judge(policies, connection).verdict
+}
+
+/// Decides, and says by what; also what policies on trial would have decided.
+pub fn judge<'a>(policies: impl Iterator<Item = &'a Policy> + Clone, connection: &Connection) -> Judgement {
+    let on_trial = policies.clone().any(|policy| policy.dry_run);
+    let (verdict, by) = weigh(policies.clone().filter(|policy| !policy.dry_run), connection);
+    let dry_run = on_trial
+        .then(|| weigh(policies, connection).0)
+        .filter(|other| *other != verdict);
+    Judgement { verdict, by, dry_run }
+}
+
+fn weigh<'a>(
+    policies: impl Iterator<Item = &'a Policy> + Clone,
+    connection: &Connection,
+) -> (Verdict, Option<Rule>) {
+    let mut denying = policies.clone().filter(|policy| policy.deny);
+    if let Some(rule) = denying.find_map(|policy| policy.matches(connection)) {
+        return (Verdict::Deny(format!("denied by {}", rule.policy)), Some(rule));
     }
-    let mut allowing = enforced.filter(|policy| !policy.deny).peekable();
-    if allowing.peek().is_none() || allowing.any(|policy| policy.matches(connection)) {
-        return Verdict::Allow;
+    let mut allowing = policies.filter(|policy| !policy.deny).peekable();
+    if allowing.peek().is_none() {
+        return (Verdict::Allow, None);
     }
-    Verdict::Deny("no policy allows it".to_owned())
+    match allowing.find_map(|policy| policy.matches(connection)) {
+        Some(rule) => (Verdict::Allow, Some(rule)),
+        None => (Verdict::Deny("no policy allows it".to_owned()), None),
+    }
 }
 
 fn check(m: &proto::Match) -> Result<(), PolicyError> {
@@ -167,14 +231,13 @@ fn check(m: &proto::Match) -> Result<(), PolicyError> {
 
 fn holds(m: &proto::Match, connection: &Connection) -> bool {
     let principal = connection.source.as_ref().map(SpiffeId::principal);
-    let namespace = connection
-        .source
-        .as_ref()
-        .and_then(SpiffeId::service_account)
-        .map(|(namespace, _)| namespace);
+    let account = connection.source.as_ref().and_then(SpiffeId::service_account);
+    let namespace = account.map(|(namespace, _)| namespace);
+    let named = |a: &proto::ServiceAccountMatch| account == Some((&*a.namespace, &*a.service_account));
     let port = u32::from(connection.destination_port);
     kind(&m.namespaces, &m.not_namespaces, |t| text(t, namespace))
         && kind(&m.principals, &m.not_principals, |t| text(t, principal))
+        && kind(&m.service_accounts, &m.not_service_accounts, named)
         && kind(&m.source_ips, &m.not_source_ips, |r| {
             within(r, connection.source_ip)
         })

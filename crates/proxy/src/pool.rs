@@ -5,7 +5,8 @@
 //! discovery says that a workload is gone, moved or ill, its tunnel is given no new work at once.
 
 use crate::context::Limits;
-use crate::mesh::{Mesh, Tunnel, Workload};
+use crate::mesh::{Mesh, Tunnel};
+use crate::route::TunnelKey as Key;
 use crate::socket;
 use bytes::Bytes;
 use h2::client::SendRequest;
@@ -22,8 +23,6 @@ use std::time::{Duration, Instant};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-/// Where proxies listen for tunnels.
-pub(crate) const HBONE_PORT: u16 = 15008;
 /// Streams a tunnel carries before another is opened, if the peer allows so many.
 // istio: POOL_MAX_STREAMS_PER_CONNECTION.
 const STREAMS: usize = 100;
@@ -35,13 +34,6 @@ pub(crate) const CONNECTION_WINDOW: u32 = 8 << 20;
 pub(crate) const FRAME: u32 = 64 << 10;
 const PING_EVERY: Duration = Duration::from_secs(10);
 const PING_PATIENCE: Duration = Duration::from_secs(20);
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct Key {
-    uid: String,
-    address: SocketAddr,
-    peer: SpiffeId,
-}
 
 /// A tunnel, or the place where one is being opened: a crowd waits for one handshake.
 #[derive(Default)]
@@ -131,22 +123,17 @@ impl Pool {
         self.slots.lock().unwrap_or_else(PoisonError::into_inner).len()
     }
 
-    /// A stream to an address of a workload.
+    /// A stream to an address behind the proxy at the other end.
     pub(crate) async fn stream(
         &self,
         identity: &Identity,
         limits: &Limits,
-        workload: &Workload,
+        key: &Key,
         address: SocketAddr,
     ) -> Result<Stream, PoolError> {
-        let key = Key {
-            uid: workload.uid.clone(),
-            address: SocketAddr::new(address.ip(), HBONE_PORT),
-            peer: workload.id.clone(),
-        };
         let mut tried = 1;
         loop {
-            let (requests, ticket) = self.requests(&key, identity, limits).await?;
+            let (requests, ticket) = self.requests(key, identity, limits).await?;
             let load = Arc::clone(&ticket.0);
             match open(requests, ticket, key.address, address, limits).await {
                 // Nothing of the application's has been sent before the answer: another tunnel may be asked.

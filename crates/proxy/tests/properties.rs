@@ -11,7 +11,9 @@ use remora_xds::Message;
 use remora_xds::delta::{Client, Interest};
 use remora_xds::proto::discovery::{DeltaDiscoveryResponse, Node, Resource};
 use remora_xds::proto::security::string_match::MatchType;
-use remora_xds::proto::security::{Address, Authorization, Clause, Match, Presence, Rule, StringMatch};
+use remora_xds::proto::security::{
+    Address, Authorization, Clause, Match, Presence, Rule, ServiceAccountMatch, StringMatch,
+};
 use remora_xds::types::{ADDRESS, AUTHORIZATION};
 use std::net::IpAddr;
 
@@ -63,11 +65,26 @@ fn ranges() -> impl Strategy<Value = Vec<Address>> {
     vec(one, 0..2)
 }
 
+fn accounts() -> impl Strategy<Value = Vec<ServiceAccountMatch>> {
+    let one = (
+        prop::sample::select(vec!["a", "b"]),
+        prop::sample::select(vec!["x", "y"]),
+    );
+    let one = one.prop_map(|(namespace, account)| ServiceAccountMatch {
+        namespace: namespace.to_owned(),
+        service_account: account.to_owned(),
+    });
+    vec(one, 0..2)
+}
+
 fn matches() -> impl Strategy<Value = Match> {
     let ports = || vec(1..4_u32, 0..2);
     let named = (texts(), texts(), texts(), texts());
     let placed = (ranges(), ranges(), ranges(), ranges());
-    (named, placed, ports(), ports()).prop_map(|(named, placed, any, none)| Match {
+    let called = (accounts(), accounts());
+    (named, called, placed, ports(), ports()).prop_map(|(named, called, placed, any, none)| Match {
+        service_accounts: called.0,
+        not_service_accounts: called.1,
         namespaces: named.0,
         not_namespaces: named.1,
         principals: named.2,
@@ -110,7 +127,9 @@ fn connections() -> impl Strategy<Value = Connection> {
 
 /// The rules written down a second time, as a list of counts instead of a search.
 mod reference {
-    use super::{Address, Authorization, Connection, IpAddr, Match, MatchType, StringMatch};
+    use super::{
+        Address, Authorization, Connection, IpAddr, Match, MatchType, ServiceAccountMatch, StringMatch,
+    };
 
     fn text(pattern: &StringMatch, value: &str) -> bool {
         match pattern.match_type.as_ref().unwrap() {
@@ -144,6 +163,14 @@ mod reference {
                 .filter(|p| !value.is_empty() && text(p, value))
                 .count()
         };
+        let called = |list: &[ServiceAccountMatch]| {
+            list.iter()
+                .filter(|a| {
+                    let path = format!("/ns/{}/sa/{}", a.namespace, a.service_account);
+                    c.source.as_ref().is_some_and(|id| id.as_str().ends_with(&path))
+                })
+                .count()
+        };
         let placed = |address: IpAddr, list: &[Address]| list.iter().filter(|r| inside(r, address)).count();
         let port = |list: &[u32]| {
             list.iter()
@@ -155,6 +182,11 @@ mod reference {
                 m.namespaces.len(),
                 known(namespace, &m.namespaces),
                 known(namespace, &m.not_namespaces),
+            ),
+            (
+                m.service_accounts.len(),
+                called(&m.service_accounts),
+                called(&m.not_service_accounts),
             ),
             (
                 m.principals.len(),

@@ -1,8 +1,9 @@
 //! The tables behind a [`super::Mesh`], kept consistent under every change.
 
 use super::read::ReadError;
-use super::{Destination, Endpoint, Service, Workload};
-use crate::policy::{self, Connection, Policy, Scope, Verdict};
+use super::{Destination, Service, Workload};
+use crate::balance::{Endpoint, Load};
+use crate::policy::{self, Connection, Judgement, Policy, Scope, Verdict};
 use remora_xds::Message;
 use remora_xds::proto::security::Authorization;
 use remora_xds::proto::workload::Address;
@@ -11,14 +12,28 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
+/// A workload, and what is remembered of its ports.
+#[derive(Debug)]
+struct Known {
+    workload: Arc<Workload>,
+    loads: BTreeMap<u16, Arc<Load>>,
+}
+
+type Ports = BTreeMap<u16, Arc<[Endpoint]>>;
+
 #[derive(Debug, Default)]
 pub(super) struct Tables {
-    workloads: HashMap<String, Arc<Workload>>,
+    workloads: HashMap<String, Known>,
     services: HashMap<String, Arc<Service>>,
     by_address: HashMap<IpAddr, String>,
     by_service_address: HashMap<IpAddr, String>,
+    by_hostname: HashMap<String, BTreeSet<String>>,
     /// Workloads of a service, in order of uid.
     members: HashMap<String, BTreeSet<String>>,
+    /// Endpoints of a service by port, made from the tables above.
+    endpoints: HashMap<String, Ports>,
+    /// Services whose endpoints have to be made again.
+    stale: BTreeSet<String>,
     policies: BTreeMap<String, Policy>,
     /// Never understood.
     broken: BTreeSet<String>,
@@ -30,57 +45,126 @@ impl Tables {
         match message.r#type.ok_or(ReadError::Empty)? {
             Type::Workload(message) => {
                 let workload = Workload::new(message)?;
-                self.remove_address(name);
-                self.insert_workload(name, workload);
+                let loads = self.remove_address(name);
+                self.insert_workload(name, workload, loads);
             }
             Type::Service(message) => {
                 let service = Service::new(message)?;
                 self.remove_address(name);
-                for address in &service.addresses {
-                    self.by_service_address.insert(*address, name.to_owned());
-                }
-                self.services.insert(name.to_owned(), Arc::new(service));
+                self.insert_service(name, service);
             }
         }
         Ok(())
     }
 
-    fn insert_workload(&mut self, name: &str, workload: Workload) {
-        for address in &workload.addresses {
-            // An address that is used again belongs to whom discovery named last.
-            self.by_address.insert(*address, name.to_owned());
+    fn insert_workload(&mut self, name: &str, workload: Workload, loads: BTreeMap<u16, Arc<Load>>) {
+        if !workload.host_network {
+            for address in &workload.addresses {
+                // An address that is used again belongs to whom discovery named last.
+                self.by_address.insert(*address, name.to_owned());
+            }
         }
         for service in workload.services.keys() {
             let members = self.members.entry(service.clone()).or_default();
             members.insert(name.to_owned());
+            self.stale.insert(service.clone());
         }
-        self.workloads.insert(name.to_owned(), Arc::new(workload));
+        let workload = Arc::new(workload);
+        self.workloads.insert(name.to_owned(), Known { workload, loads });
     }
 
-    pub(super) fn remove_address(&mut self, name: &str) {
-        if let Some(old) = self.workloads.remove(name) {
-            for address in &old.addresses {
-                if self.by_address.get(address).is_some_and(|owner| owner == name) {
-                    self.by_address.remove(address);
-                }
-            }
-            for service in old.services.keys() {
-                if let Some(members) = self.members.get_mut(service) {
-                    members.remove(name);
-                }
-            }
+    fn insert_service(&mut self, name: &str, service: Service) {
+        for address in &service.addresses {
+            self.by_service_address.insert(*address, name.to_owned());
         }
+        let named = self.by_hostname.entry(service.hostname.clone()).or_default();
+        named.insert(name.to_owned());
+        self.stale.insert(service.key.clone());
+        self.services.insert(name.to_owned(), Arc::new(service));
+    }
+
+    /// Gives what is remembered of a workload, for whoever takes its place.
+    pub(super) fn remove_address(&mut self, name: &str) -> BTreeMap<u16, Arc<Load>> {
         if let Some(old) = self.services.remove(name) {
-            for address in &old.addresses {
-                if self
-                    .by_service_address
-                    .get(address)
-                    .is_some_and(|owner| owner == name)
-                {
-                    self.by_service_address.remove(address);
-                }
+            self.forget_service(name, &old);
+        }
+        let Some(Known { workload, loads }) = self.workloads.remove(name) else {
+            return BTreeMap::new();
+        };
+        for address in &workload.addresses {
+            if self.by_address.get(address).is_some_and(|owner| owner == name) {
+                self.by_address.remove(address);
             }
         }
+        for service in workload.services.keys() {
+            if let Some(members) = self.members.get_mut(service) {
+                members.remove(name);
+            }
+            self.stale.insert(service.clone());
+        }
+        loads
+    }
+
+    fn forget_service(&mut self, name: &str, old: &Service) {
+        for address in &old.addresses {
+            let owner = self.by_service_address.get(address);
+            if owner.is_some_and(|owner| owner == name) {
+                self.by_service_address.remove(address);
+            }
+        }
+        if let Some(named) = self.by_hostname.get_mut(&old.hostname) {
+            named.remove(name);
+            if named.is_empty() {
+                self.by_hostname.remove(&old.hostname);
+            }
+        }
+        self.stale.insert(old.key.clone());
+    }
+
+    /// Makes the endpoints of services that changed. Once after many changes: a service may have many workloads.
+    pub(super) fn settle(&mut self) {
+        for key in std::mem::take(&mut self.stale) {
+            let ports = self.made(&key);
+            if ports.is_empty() {
+                self.endpoints.remove(&key);
+            } else {
+                self.endpoints.insert(key, ports);
+            }
+        }
+    }
+
+    fn made(&mut self, key: &str) -> Ports {
+        let declared = self
+            .services
+            .get(key)
+            .map(|s| s.ports.clone())
+            .unwrap_or_default();
+        let target = |port: u16| declared.iter().find(|p| p.port == port).map_or(0, |p| p.target);
+        let mut ports: BTreeMap<u16, Vec<Endpoint>> = BTreeMap::new();
+        for uid in self.members.get(key).into_iter().flatten() {
+            let Some(known) = self.workloads.get_mut(uid) else {
+                continue;
+            };
+            let workload = Arc::clone(&known.workload);
+            let mut add = |port: u16, own: u16| {
+                let own = if own == 0 { target(port) } else { own };
+                let load = Arc::clone(known.loads.entry(own).or_default());
+                ports.entry(port).or_default().push(Endpoint {
+                    workload: Arc::clone(&workload),
+                    port: own,
+                    load,
+                });
+            };
+            match workload.services.get(key).map(Vec::as_slice) {
+                // It takes the service's ports as they are.
+                None | Some([]) => declared.iter().for_each(|p| add(p.port, 0)),
+                Some(own) => own.iter().for_each(|(port, own)| add(*port, *own)),
+            }
+        }
+        ports
+            .into_iter()
+            .map(|(port, list)| (port, list.into()))
+            .collect()
     }
 
     pub(super) fn policy(&mut self, name: &str, bytes: &[u8]) -> Result<(), ReadError> {
@@ -108,53 +192,86 @@ impl Tables {
     }
 
     pub(super) fn workload(&self, address: IpAddr) -> Option<Arc<Workload>> {
-        self.workloads.get(self.by_address.get(&address)?).cloned()
+        self.by_uid(self.by_address.get(&address)?)
     }
 
     pub(super) fn by_uid(&self, uid: &str) -> Option<Arc<Workload>> {
-        self.workloads.get(uid).cloned()
+        self.workloads.get(uid).map(|known| Arc::clone(&known.workload))
+    }
+
+    pub(super) fn service(&self, key: &str) -> Option<Arc<Service>> {
+        self.services.get(key).cloned()
+    }
+
+    /// The service with a DNS name; of several, the one of a namespace, else the first by key.
+    pub(super) fn service_named(&self, hostname: &str, namespace: &str) -> Option<Arc<Service>> {
+        let mut found = self
+            .by_hostname
+            .get(hostname)?
+            .iter()
+            .filter_map(|key| self.service(key));
+        let first = found.next()?;
+        if first.namespace == namespace {
+            return Some(first);
+        }
+        Some(found.find(|other| other.namespace == namespace).unwrap_or(first))
     }
 
     pub(super) fn destination(&self, address: IpAddr, port: u16) -> Destination {
-        if let Some(service) = self
-            .by_service_address
-            .get(&address)
-            .and_then(|key| self.services.get(key))
-        {
+        let service = self.by_service_address.get(&address);
+        if let Some(service) = service.and_then(|key| self.services.get(key)) {
             return Destination::Service(Arc::clone(service), self.endpoints(&service.key, port));
         }
         self.workload(address)
             .map_or(Destination::Unknown, Destination::Workload)
     }
 
-    fn endpoints(&self, service: &str, port: u16) -> Vec<Endpoint> {
-        let members = self.members.get(service).into_iter().flatten();
-        members
-            .filter_map(|uid| self.workloads.get(uid))
-            .filter(|workload| workload.healthy)
-            .filter_map(|workload| {
-                let ports = workload.services.get(service)?;
-                let (_, port) = ports.iter().find(|(service_port, _)| *service_port == port)?;
-                Some(Endpoint {
-                    workload: Arc::clone(workload),
-                    port: *port,
-                })
-            })
-            .collect()
+    pub(super) fn endpoints(&self, service: &str, port: u16) -> Arc<[Endpoint]> {
+        let ports = self.endpoints.get(service);
+        ports
+            .and_then(|ports| ports.get(&port))
+            .cloned()
+            .unwrap_or_default()
+    }
+
+    pub(super) fn workloads(&self) -> Vec<Arc<Workload>> {
+        let all = self.workloads.values().map(|known| Arc::clone(&known.workload));
+        let mut all: Vec<_> = all.collect();
+        all.sort_by(|a, b| a.uid.cmp(&b.uid));
+        all
+    }
+
+    pub(super) fn services(&self) -> Vec<Arc<Service>> {
+        let mut all: Vec<_> = self.services.values().cloned().collect();
+        all.sort_by(|a, b| a.key.cmp(&b.key));
+        all
+    }
+
+    pub(super) fn policies(&self) -> Vec<Policy> {
+        self.policies.values().cloned().collect()
+    }
+
+    pub(super) fn broken(&self) -> Vec<String> {
+        self.broken.iter().cloned().collect()
     }
 
     /// differs from istio: a policy that a workload names and that is not here, or that was never understood,
     /// denies, because a policy that cannot be kept must not be taken for one that allows.
-    pub(super) fn verdict(&self, connection: &Connection) -> Verdict {
+    pub(super) fn judge(&self, connection: &Connection) -> Judgement {
+        let denied = |why: String| Judgement {
+            verdict: Verdict::Deny(why),
+            by: None,
+            dry_run: None,
+        };
         let Some(workload) = self.workload(connection.destination_ip) else {
-            return Verdict::Deny(format!("{} is not known to discovery", connection.destination_ip));
+            return denied(format!("{} is not known to discovery", connection.destination_ip));
         };
         if let Some(broken) = self.broken.first() {
-            return Verdict::Deny(format!("policy {broken} is not understood"));
+            return denied(format!("policy {broken} is not understood"));
         }
         let mut named = workload.policies.iter();
         if let Some(missing) = named.find(|name| !self.policies.contains_key(*name)) {
-            return Verdict::Deny(format!("policy {missing} has not arrived"));
+            return denied(format!("policy {missing} has not arrived"));
         }
         let applies = |(name, policy): &(&String, &Policy)| match policy.scope {
             Scope::Global => true,
@@ -162,6 +279,6 @@ impl Tables {
             Scope::Workload => workload.policies.contains(name),
         };
         let policies = self.policies.iter().filter(applies).map(|(_, policy)| policy);
-        policy::decide(policies, connection)
+        policy::judge(policies, connection)
     }
 }
