@@ -15,7 +15,7 @@ mod spec;
 
 pub use capability::Capabilities;
 pub use process::Exit;
-pub use spec::{Mount, MountKind, Process, Rlimit, RlimitKind, Root, Spec, Stdio};
+pub use spec::{Mount, MountKind, Process, Resources, Rlimit, RlimitKind, Root, Seccomp, Spec, Stdio};
 
 use crate::sandbox::Sandbox;
 use process::Child;
@@ -53,6 +53,15 @@ pub enum StartError {
         /// Why not.
         #[source]
         source: io::Error,
+    },
+    /// The filter of system calls makes no sense.
+    #[error("container {id}: prepare the filter of system calls")]
+    Seccomp {
+        /// The container.
+        id: String,
+        /// Why not.
+        #[source]
+        source: crate::seccomp::SeccompError,
     },
     /// The steps did not come to an end.
     #[error("container {id}: not started after {seconds} s")]
@@ -97,6 +106,7 @@ pub struct Container {
     id: String,
     child: Child,
     sandbox: Arc<Sandbox>,
+    seccomp: Seccomp,
     /// What the process writes, when [`Stdio::Pipe`] was asked for; yours to take.
     pub stdout: Option<Receiver>,
     /// What the process complains about; yours to take.
@@ -111,6 +121,7 @@ pub async fn start(spec: &Spec) -> Result<Container, StartError> {
         id: spec.id.clone(),
         child,
         sandbox: Arc::clone(&spec.sandbox),
+        seccomp: spec.seccomp.clone(),
         stdout: output.stdout,
         stderr: output.stderr,
     })
@@ -139,12 +150,13 @@ impl Container {
 
     /// Starts a further process in the container; it has the container's namespaces, limits and filters.
     pub async fn exec(&self, process: &Process, stdio: Stdio) -> Result<Container, StartError> {
-        let plan = plan::further(&self.id, &self.child, &self.sandbox, process)?;
+        let plan = plan::further(&self.id, &self.child, &self.sandbox, process, &self.seccomp)?;
         let (child, output) = process::start(&self.id, plan, stdio).await?;
         Ok(Container {
             id: self.id.clone(),
             child,
             sandbox: Arc::clone(&self.sandbox),
+            seccomp: self.seccomp.clone(),
             stdout: output.stdout,
             stderr: output.stderr,
         })

@@ -6,6 +6,8 @@
 //!
 //! [`Spec`]: container::Spec
 
+pub mod cgroup;
 pub mod container;
 pub mod sandbox;
+pub mod seccomp;
 mod sys;

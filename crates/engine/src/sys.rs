@@ -2,13 +2,16 @@
 #![allow(unsafe_code, reason = "the one place for system calls that std does not wrap")]
 
 pub(crate) mod child;
+pub(crate) mod guard;
 pub(crate) mod op;
 pub(crate) mod spawn;
 
 use std::ffi::CString;
+use std::fs::File;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use tokio::io::unix::AsyncFd;
 
@@ -147,4 +150,39 @@ pub(crate) fn watch(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
     // SAFETY: the descriptor is owned by the value that is returned, which gives it out for reading only: it stays
     // open, and the same, as long as it is registered.
     unsafe { AsyncFd::register(fd) }.map_err(Into::into)
+}
+
+/// The capabilities of the calling thread that it may hand on.
+pub(crate) fn own_capabilities() -> u64 {
+    let header = [child::CAPABILITY_VERSION_3, 0];
+    // Effective, permitted, inheritable: first the low words, then the high ones.
+    let mut data = [0u32; 6];
+    // SAFETY: both arrays have the size that this version of the structures has, and outlive the call.
+    let rc = unsafe { libc::syscall(libc::SYS_capget, header.as_ptr(), data.as_mut_ptr()) };
+    let [_, low, _, _, high, _] = data;
+    if rc < 0 {
+        0
+    } else {
+        u64::from(high) << 32 | u64::from(low)
+    }
+}
+
+/// Opens a path below a directory as if that were the root; only to look at.
+pub(crate) fn open_within(base: &Path, part: &Path) -> io::Result<File> {
+    let base = File::options().read(true).custom_flags(libc::O_PATH).open(base)?;
+    let part = c_path(part)?;
+    let flags = u64::try_from(libc::O_PATH | libc::O_CLOEXEC).unwrap_or_default();
+    let how = [flags, 0, libc::RESOLVE_IN_ROOT];
+    let size = std::mem::size_of_val(&how);
+    // SAFETY: the path is nul-terminated, `how` has the layout of open_how and its size is passed.
+    let fd = unsafe {
+        libc::syscall(
+            libc::SYS_openat2,
+            base.as_raw_fd(),
+            part.as_ptr(),
+            how.as_ptr(),
+            size,
+        )
+    };
+    Ok(owned(RawFd::try_from(check(fd)?).unwrap_or(-1)).into())
 }

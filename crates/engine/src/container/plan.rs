@@ -6,7 +6,8 @@ mod files;
 mod rights;
 
 use super::process::Child;
-use super::{Process, Spec, StartError};
+use super::{Process, Resources, Seccomp, Spec, StartError};
+use crate::cgroup::Group;
 use crate::sandbox::{Processes, Sandbox};
 use crate::sys::op::Program;
 use crate::sys::{Launch, Op, c_path};
@@ -31,6 +32,12 @@ impl Steps {
         self.names.push(name.into());
         self.ops.push(op);
     }
+
+    /// Before all others.
+    pub(super) fn insert(&mut self, name: impl Into<String>, op: Op) {
+        self.names.insert(0, name.into());
+        self.ops.insert(0, op);
+    }
 }
 
 /// Everything decided about a process that is to be.
@@ -42,6 +49,7 @@ pub(crate) struct Plan {
     pub(super) namespaces: i32,
     pub(super) program: Option<Program>,
     pub(super) held: Vec<Arc<OwnedFd>>,
+    pub(super) group: Option<Arc<Group>>,
 }
 
 impl Plan {
@@ -83,6 +91,14 @@ impl Checked<'_> {
         }
     }
 
+    fn step(&self, step: &str, source: std::io::Error) -> StartError {
+        StartError::Step {
+            id: self.id.to_owned(),
+            step: step.to_owned(),
+            source,
+        }
+    }
+
     fn text(&self, what: &str, text: impl Into<Vec<u8>>) -> Result<CString, StartError> {
         CString::new(text).map_err(|_| self.wrong(format!("{what} contains a zero byte")))
     }
@@ -119,12 +135,21 @@ pub(super) fn container(spec: &Spec) -> Result<Plan, StartError> {
             .push("join the pod's processes", Op::Join { fd, kinds });
     }
     begin(&mut plan.steps);
+    if let Some(hierarchy) = spec
+        .cgroups
+        .as_ref()
+        .filter(|_| spec.resources != Resources::default())
+    {
+        let group = hierarchy.group(&spec.id, &spec.resources);
+        let group = group.map_err(|source| check.step("make the control group", source))?;
+        join_group(&check, Arc::new(group), &mut plan)?;
+    }
     for (kinds, fd) in spec.sandbox.joined() {
         plan.steps
             .push("join the pod's namespaces", Op::Join { fd, kinds });
     }
     files::plan(&check, spec, &mut plan.steps)?;
-    finish(&check, &spec.process, &mut plan)?;
+    finish(&check, &spec.process, &spec.seccomp, &mut plan)?;
     Ok(plan)
 }
 
@@ -134,6 +159,7 @@ pub(super) fn further(
     first: &Child,
     sandbox: &Sandbox,
     process: &Process,
+    seccomp: &Seccomp,
 ) -> Result<Plan, StartError> {
     let check = Checked { id };
     let mut plan = Plan::default();
@@ -145,8 +171,23 @@ pub(super) fn further(
     let fd = first.fd().as_raw_fd();
     plan.before.push("join the container", Op::Join { fd, kinds });
     begin(&mut plan.steps);
-    finish(&check, process, &mut plan)?;
+    if let Some(group) = first.group() {
+        join_group(&check, Arc::clone(group), &mut plan)?;
+    }
+    finish(&check, process, seccomp, &mut plan)?;
     Ok(plan)
+}
+
+/// The process puts itself into the group, so that it never does anything outside.
+fn join_group(check: &Checked<'_>, group: Arc<Group>, plan: &mut Plan) -> Result<(), StartError> {
+    let name = "join the control group";
+    for door in group.doors().map_err(|source| check.step(name, source))? {
+        let fd = door.as_raw_fd();
+        plan.steps.push(name, Op::Write { fd, data: b"0" });
+        plan.held.push(Arc::new(door));
+    }
+    plan.group = Some(group);
+    Ok(())
 }
 
 fn begin(steps: &mut Steps) {
@@ -155,13 +196,23 @@ fn begin(steps: &mut Steps) {
 }
 
 /// What every process does after it has its file system.
-fn finish(check: &Checked<'_>, process: &Process, plan: &mut Plan) -> Result<(), StartError> {
+fn finish(
+    check: &Checked<'_>,
+    process: &Process,
+    seccomp: &Seccomp,
+    plan: &mut Plan,
+) -> Result<(), StartError> {
+    let filters = crate::seccomp::filters(seccomp, process.capabilities);
+    let filters = filters.map_err(|source| StartError::Seccomp {
+        id: check.id.to_owned(),
+        source,
+    })?;
     check.inside("working directory", &process.cwd)?;
     files::directories(check, &process.cwd, &mut plan.steps)?;
     let cwd = check.path("working directory", &process.cwd)?;
     let name = format!("change to {}", process.cwd.display());
     plan.steps.push(name, Op::Chdir(cwd));
-    rights::plan(process, &mut plan.steps);
+    rights::plan(process, filters, &mut plan.steps);
     plan.program = Some(program(check, process)?);
     Ok(())
 }

@@ -2,6 +2,8 @@
 
 use super::plan::Plan;
 use super::{StartError, Stdio, spawner};
+use crate::cgroup::Group;
+use crate::sys::guard::Ticket;
 use crate::sys::spawn::{BEFORE, EXEC, Early, fault};
 use crate::sys::{self, Born, Ended, Op};
 use std::fs::File;
@@ -30,8 +32,12 @@ pub struct Exit {
 #[derive(Debug)]
 pub(crate) struct Child {
     pid: u32,
+    /// Before the descriptor it names, so that it goes first.
+    ticket: Option<Ticket>,
     pidfd: AsyncFd<OwnedFd>,
     ended: Mutex<Option<Ended>>,
+    /// The control group, and how many kills it had counted at the start.
+    group: Option<(Arc<Group>, u64)>,
 }
 
 /// The reading ends of a process's output.
@@ -42,12 +48,22 @@ pub(super) struct Output {
 }
 
 impl Child {
-    fn new(born: Born) -> io::Result<(Self, OwnedFd)> {
-        let Born { pid, pidfd, faults } = born;
+    fn new(born: Born, group: Option<Arc<Group>>) -> io::Result<(Self, OwnedFd)> {
+        let Born {
+            pid,
+            pidfd,
+            faults,
+            ticket,
+        } = born;
         let child = Self {
             pid: u32::try_from(pid).unwrap_or_default(),
+            ticket: Some(ticket),
             pidfd: sys::watch(pidfd)?,
             ended: Mutex::new(None),
+            group: group.map(|group| {
+                let kills = group.oom_kills();
+                (group, kills)
+            }),
         };
         Ok((child, faults))
     }
@@ -64,7 +80,7 @@ impl Child {
         loop {
             let mut ready = self.pidfd.readable().await?;
             if let Some(ended) = self.look()? {
-                return Ok(exit(ended));
+                return Ok(self.exit(ended));
             }
             ready.clear_ready();
         }
@@ -77,6 +93,27 @@ impl Child {
             *ended = sys::collect(self.pidfd.as_fd(), false)?;
         }
         Ok(*ended)
+    }
+
+    /// The control group.
+    pub(super) fn group(&self) -> Option<&Arc<Group>> {
+        self.group.as_ref().map(|(group, _)| group)
+    }
+
+    fn exit(&self, ended: Ended) -> Exit {
+        let killed = self
+            .group
+            .as_ref()
+            .is_some_and(|(group, before)| group.oom_kills() > *before);
+        let (code, signal) = match ended {
+            Ended::Code(code) => (code, None),
+            Ended::Signal(signal) => (128 + signal, Some(signal)),
+        };
+        Exit {
+            code,
+            signal,
+            oom_killed: killed,
+        }
     }
 
     pub(super) fn signal(&self, signal: i32) -> io::Result<()> {
@@ -92,29 +129,21 @@ impl Drop for Child {
         if !matches!(self.look(), Ok(None)) {
             return;
         }
+        self.ticket = None;
         let Ok(pidfd) = self.pidfd.get_ref().try_clone() else {
             return;
         };
         // Fails only for a process that is gone already.
         let _ = sys::pidfd_signal(pidfd.as_fd(), libc::SIGKILL);
         // On a thread of its own: the end of a whole pid namespace can take a moment.
-        let collect = move || sys::collect(pidfd.as_fd(), true);
+        let group = self.group.take();
+        let collect = move || {
+            let ended = sys::collect(pidfd.as_fd(), true);
+            // Only now it is empty and can be removed.
+            drop(group);
+            ended
+        };
         let _ = std::thread::Builder::new().name("collect".into()).spawn(collect);
-    }
-}
-
-fn exit(ended: Ended) -> Exit {
-    match ended {
-        Ended::Code(code) => Exit {
-            code,
-            signal: None,
-            oom_killed: false,
-        },
-        Ended::Signal(signal) => Exit {
-            code: 128 + signal,
-            signal: Some(signal),
-            oom_killed: false,
-        },
     }
 }
 
@@ -132,6 +161,7 @@ pub(super) async fn start(id: &str, plan: Plan, stdio: Stdio) -> Result<(Child, 
         step: names.of_step(step),
         source: io::Error::from_raw_os_error(errno),
     };
+    let group = plan.group.take();
     let launch = plan.into_launch();
     let born = spawner::make(launch).await.map_err(|source| {
         match source.get_ref().and_then(|e| e.downcast_ref::<Early>()) {
@@ -139,7 +169,7 @@ pub(super) async fn start(id: &str, plan: Plan, stdio: Stdio) -> Result<(Child, 
             None => clone(source),
         }
     })?;
-    let (child, faults) = Child::new(born).map_err(clone)?;
+    let (child, faults) = Child::new(born, group).map_err(clone)?;
     match tokio::time::timeout(PATIENCE, first_fault(faults)).await {
         Err(_) => Err(StartError::Timeout {
             id: id.to_owned(),
@@ -225,10 +255,11 @@ fn connect(plan: &mut Plan, stdio: Stdio) -> io::Result<Output> {
             }
         }
     }
+    // First of all: after the filter of system calls nothing but the exec is to come.
     for (fd, to) in streams {
         let from = fd.as_raw_fd();
-        plan.steps
-            .push("connect standard streams", Op::Duplicate { from, to });
+        let op = Op::Duplicate { from, to };
+        plan.steps.insert("connect standard streams", op);
         plan.held.push(fd);
     }
     Ok(output)

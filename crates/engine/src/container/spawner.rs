@@ -1,8 +1,10 @@
 //! The thread that makes processes.
 //!
 //! A process that is to die with us is bound by the kernel to the *thread* that made it, so all are made by one
-//! thread that never ends. Signals are blocked there, so that no handler of ours ever runs in a child.
+//! thread that never ends. Signals are blocked there, so that no handler of ours ever runs in a child. Before the
+//! first process it starts the guard, because that binding is lost when a program changes its user.
 
+use crate::sys::guard::Guard;
 use crate::sys::{self, Born, Launch};
 use std::io;
 use std::sync::OnceLock;
@@ -26,8 +28,11 @@ fn begin() -> Option<Sender<Order>> {
     let (orders, inbox) = channel::<Order>();
     let work = move || {
         sys::block_signals();
+        let Ok(guard) = Guard::begin() else {
+            return;
+        };
         for (mut launch, reply) in inbox {
-            let born = sys::spawn(&mut launch);
+            let born = sys::spawn(&mut launch, guard);
             // If nobody waits any more the process is killed: `Born` that comes back is dropped by its owner.
             if let Err(Ok(born)) = reply.send(born) {
                 abandon(&born);

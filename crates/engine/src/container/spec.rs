@@ -1,6 +1,7 @@
 //! What a container is to be, in the vocabulary of OCI's runtime specification.
 
 use super::capability::Capabilities;
+use crate::cgroup::Hierarchy;
 use crate::sandbox::Sandbox;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -20,6 +21,12 @@ pub struct Spec {
     pub process: Process,
     /// What it shares with the other containers of its pod.
     pub sandbox: Arc<Sandbox>,
+    /// Limits; they take a place among the control groups.
+    pub resources: Resources,
+    /// Where control groups are made. `None`: limits are not enforced.
+    pub cgroups: Option<Arc<Hierarchy>>,
+    /// Which system calls it may make.
+    pub seccomp: Seccomp,
     /// No masked paths, no read-only `/proc/sys` and `/sys`, all devices of the machine (k8s: `privileged`).
     pub privileged: bool,
     /// Where output goes.
@@ -36,6 +43,9 @@ impl Spec {
             mounts: Vec::new(),
             process: Process::new(args.iter().map(ToString::to_string).collect()),
             sandbox,
+            resources: Resources::default(),
+            cgroups: None,
+            seccomp: Seccomp::default(),
             privileged: false,
             stdio: Stdio::default(),
         }
@@ -183,6 +193,31 @@ pub enum RlimitKind {
     Core,
     /// Locked memory.
     LockedMemory,
+}
+
+/// Limits of a container as a whole. What is not given is not limited.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Resources {
+    /// Bytes of memory; beyond it the kernel kills.
+    pub memory: Option<u64>,
+    /// Thousandths of a processor.
+    pub cpu_limit: Option<u64>,
+    /// Weight against others in thousandths of a processor (k8s: `requests.cpu`).
+    pub cpu_request: Option<u64>,
+    /// Processes and threads.
+    pub pids: Option<u64>,
+}
+
+/// Which system calls a container may make.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Seccomp {
+    /// All.
+    #[default]
+    Unconfined,
+    /// Those programs normally need (k8s: `RuntimeDefault`).
+    RuntimeDefault,
+    /// What a profile in the JSON form of container runtimes says (k8s: `Localhost`).
+    Profile(String),
 }
 
 /// Where the output of a process goes. Input is always empty.

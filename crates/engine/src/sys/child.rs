@@ -57,6 +57,7 @@ pub(super) fn take(op: &Op, slots: &mut Slots<'_>) -> Outcome {
         Op::ResetSignals => reset_signals(),
         Op::Undumpable => call!(libc::SYS_prctl, libc::PR_SET_DUMPABLE, 0, 0, 0, 0),
         Op::Join { fd, kinds } => call!(libc::SYS_setns, *fd, *kinds),
+        Op::Write { fd, data } => call!(libc::SYS_write, *fd, data.as_ptr(), data.len()),
         Op::WriteFile { path, data } => write_file(path, data),
         Op::Duplicate { from, to } => call!(libc::SYS_dup3, *from, *to, 0),
         Op::Session => call!(libc::SYS_setsid),
@@ -70,6 +71,7 @@ pub(super) fn take(op: &Op, slots: &mut Slots<'_>) -> Outcome {
         | Op::Uid(_)
         | Op::Capabilities { .. }
         | Op::NoNewPrivileges
+        | Op::Seccomp(_)
         | Op::DieWithParent { .. } => privileges(op),
         _ => files(op, slots),
     }
@@ -135,6 +137,7 @@ fn privileges(op: &Op) -> Outcome {
             inheritable,
         } => capabilities(*permitted, *inheritable),
         Op::NoNewPrivileges => call!(libc::SYS_prctl, libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0),
+        Op::Seccomp(filter) => seccomp(filter),
         Op::DieWithParent { faults } => die_with_parent(*faults),
         _ => Err(libc::EINVAL),
     }
@@ -282,7 +285,7 @@ fn bounding(keep: u64) -> Outcome {
     Ok(0)
 }
 
-const CAPABILITY_VERSION_3: u32 = 0x2008_0522;
+pub(super) const CAPABILITY_VERSION_3: u32 = 0x2008_0522;
 
 fn capabilities(permitted: u64, inheritable: u64) -> Outcome {
     let header = [CAPABILITY_VERSION_3, 0];
@@ -291,6 +294,19 @@ fn capabilities(permitted: u64, inheritable: u64) -> Outcome {
     // Effective, permitted, inheritable: first the low words, then the high ones.
     let data = [low, low, half(inheritable, 0), high, high, half(inheritable, 32)];
     call!(libc::SYS_capset, header.as_ptr(), data.as_ptr())
+}
+
+fn seccomp(filter: &[libc::sock_filter]) -> Outcome {
+    let program = libc::sock_fprog {
+        len: u16::try_from(filter.len()).unwrap_or_default(),
+        filter: filter.as_ptr().cast_mut(),
+    };
+    call!(
+        libc::SYS_seccomp,
+        libc::SECCOMP_SET_MODE_FILTER,
+        0,
+        &raw const program
+    )
 }
 
 fn die_with_parent(faults: RawFd) -> Outcome {

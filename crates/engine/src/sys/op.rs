@@ -15,6 +15,8 @@ pub(crate) enum Op {
     Undumpable,
     /// Joins the namespaces behind a descriptor.
     Join { fd: RawFd, kinds: c_int },
+    /// Writes to a descriptor opened beforehand.
+    Write { fd: RawFd, data: &'static [u8] },
     /// Writes a file in the namespace of the container.
     WriteFile { path: CString, data: Vec<u8> },
     /// Changes mount propagation below `/`.
@@ -80,6 +82,8 @@ pub(crate) enum Op {
     Capabilities { permitted: u64, inheritable: u64 },
     /// No program gains privileges by being executed.
     NoNewPrivileges,
+    /// Filters system calls from here on.
+    Seccomp(Vec<libc::sock_filter>),
     /// Dies with the thread that started it; a parent that is gone already counts.
     DieWithParent { faults: RawFd },
     /// Nothing but the standard streams survives the exec.

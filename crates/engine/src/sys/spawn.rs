@@ -3,6 +3,7 @@
 //! A child that reaches exec closes the pipe by that very act, so the end of the pipe is the moment of the start.
 
 use super::child::{Slots, take};
+use super::guard::{Guard, Ticket};
 use super::op::{Op, Program};
 use super::{check, owned, pidfd_open, pipe};
 use std::ffi::{CString, c_char, c_int};
@@ -35,6 +36,8 @@ pub(crate) struct Born {
     pub(crate) pidfd: OwnedFd,
     /// Gives eight bytes (step, errno), or the end.
     pub(crate) faults: OwnedFd,
+    /// Names it to the guard; let go of it before the descriptor.
+    pub(crate) ticket: Ticket,
 }
 
 /// The step number that stands for exec.
@@ -54,7 +57,7 @@ fn set_fault_pipe(ops: &mut [Op], fd: RawFd) {
 }
 
 /// Makes the process. The calling thread must outlive it: the process dies with the thread.
-pub(crate) fn spawn(launch: &mut Launch) -> io::Result<Born> {
+pub(crate) fn spawn(launch: &mut Launch, guard: &'static Guard) -> io::Result<Born> {
     let (faults, say) = pipe()?;
     set_fault_pipe(&mut launch.ops, say.as_raw_fd());
     set_fault_pipe(&mut launch.before, say.as_raw_fd());
@@ -81,7 +84,13 @@ pub(crate) fn spawn(launch: &mut Launch) -> io::Result<Born> {
     };
     let pidfd = pidfd.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
     launch.held.clear();
-    Ok(Born { pid, pidfd, faults })
+    let ticket = guard.watch(pidfd.as_fd());
+    Ok(Born {
+        pid,
+        pidfd,
+        faults,
+        ticket,
+    })
 }
 
 /// A fault of the process in between.
@@ -204,7 +213,7 @@ impl Context<'_> {
     }
 }
 
-fn leave() -> ! {
+pub(super) fn leave() -> ! {
     loop {
         // SAFETY: the call does not return.
         unsafe { libc::syscall(libc::SYS_exit_group, 127) };
@@ -229,7 +238,7 @@ fn rest() -> ! {
 }
 
 /// Clones the calling process; `work` runs in the child. With `pidfd` the result holds a descriptor of the child.
-fn clone(flags: c_int, pidfd: bool, work: impl FnOnce()) -> io::Result<(i32, Option<OwnedFd>)> {
+pub(super) fn clone(flags: c_int, pidfd: bool, work: impl FnOnce()) -> io::Result<(i32, Option<OwnedFd>)> {
     let mut fd: RawFd = -1;
     let bits = |flag: c_int| u64::from(flag.cast_unsigned());
     let sibling = flags & libc::CLONE_PARENT != 0;

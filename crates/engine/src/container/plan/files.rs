@@ -5,9 +5,9 @@
 
 use super::{Checked, Steps};
 use crate::container::{Mount, MountKind, Root, Spec, StartError};
-use crate::sys::Op;
+use crate::sys::{Op, open_within};
 use std::ffi::{CString, OsStr};
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
 /// Devices every program may expect.
 const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
@@ -132,14 +132,11 @@ fn take<'a>(check: &Checked<'_>, mount: &'a Mount, steps: &mut Steps) -> Result<
         });
     };
     let name = format!("mount {}: take {}", mount.target.display(), source.display());
-    let whole = within
-        .as_ref()
-        .map_or_else(|| source.clone(), |part| below(source, part));
-    let meta = std::fs::metadata(&whole).map_err(|error| StartError::Step {
-        id: check.id.to_owned(),
-        step: name.clone(),
-        source: error,
-    })?;
+    let meta = match within {
+        None => std::fs::metadata(source),
+        Some(part) => open_within(source, part).and_then(|file| file.metadata()),
+    };
+    let meta = meta.map_err(|source| check.step(&name, source))?;
     let slot = steps.slots;
     steps.slots += 1;
     let within = within
@@ -159,11 +156,6 @@ fn take<'a>(check: &Checked<'_>, mount: &'a Mount, steps: &mut Steps) -> Result<
         directory: meta.is_dir(),
         slot: Some(slot),
     })
-}
-
-fn below(base: &Path, part: &Path) -> PathBuf {
-    let normal = part.components().filter(|c| matches!(c, Component::Normal(_)));
-    normal.fold(base.to_owned(), |path, component| path.join(component))
 }
 
 fn take_devices(check: &Checked<'_>, steps: &mut Steps) -> Result<Vec<(&'static str, usize)>, StartError> {

@@ -5,9 +5,10 @@
 
 use super::Steps;
 use crate::container::{Process, RlimitKind};
+use crate::seccomp::Filters;
 use crate::sys::Op;
 
-pub(super) fn plan(process: &Process, steps: &mut Steps) {
+pub(super) fn plan(process: &Process, filters: Filters, steps: &mut Steps) {
     for limit in &process.rlimits {
         let (resource, name) = match limit.kind {
             RlimitKind::OpenFiles => (libc::RLIMIT_NOFILE, "open files"),
@@ -29,10 +30,16 @@ pub(super) fn plan(process: &Process, steps: &mut Steps) {
         };
         steps.push("set oom_score_adj", op);
     }
-    let capabilities = process.capabilities.bits();
+    // Nobody can give what he does not have himself.
+    let capabilities = process.capabilities.bits() & crate::sys::own_capabilities();
     steps.push("start a session", Op::Session);
     steps.push("set the umask", Op::Umask(0o022));
     steps.push("limit capabilities", Op::Bounding(capabilities));
+    // Installing a filter takes privileges, unless new ones are forbidden: then it comes last and sees only the exec.
+    let mut filters = Some(filters);
+    if !process.no_new_privileges {
+        install(filters.take(), steps);
+    }
     steps.push("keep capabilities", Op::KeepCapabilities);
     steps.push("set groups", Op::Groups(process.groups.clone()));
     steps.push(format!("become group {}", process.gid), Op::Gid(process.gid));
@@ -47,4 +54,11 @@ pub(super) fn plan(process: &Process, steps: &mut Steps) {
     }
     steps.push("bind to the parent", Op::DieWithParent { faults: -1 });
     steps.push("close files", Op::CloseOnExec);
+    install(filters, steps);
+}
+
+fn install(filters: Option<Filters>, steps: &mut Steps) {
+    for filter in filters.into_iter().flatten() {
+        steps.push("filter system calls", Op::Seccomp(filter));
+    }
 }
