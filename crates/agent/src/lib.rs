@@ -6,6 +6,7 @@
 //! Promises: readiness is answered from the start, with the stage that is missing; the exit code says what happened,
 //! 0 only after a stop that was asked for; every wait has an end.
 
+pub mod client;
 mod dial;
 pub mod flags;
 mod http;
@@ -15,6 +16,7 @@ pub mod settings;
 pub mod sidecar;
 mod sockets;
 mod status;
+pub mod wait;
 
 pub use log::{Level, Log};
 pub use settings::{Inputs, Settings, SettingsError};

@@ -31,9 +31,11 @@ async fn ready(request: &Request, readiness: &Readiness) -> Answer {
         // Time over is as good: then the answer says what is missing.
         let _ = tokio::time::timeout(wait, readiness.settled()).await;
     }
-    let (status, body) = readiness.state().answer();
+    let state = readiness.state();
+    let (status, body) = state.answer();
     let mut answer = http::json(status, &body);
-    if wait.is_some() {
+    // One that stops will not be ready: asking again at once would only keep it busy.
+    if wait.is_some() && !state.is_stopping() {
         answer
             .headers_mut()
             .insert(WAITED, ::http::HeaderValue::from_static("true"));

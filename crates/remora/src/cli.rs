@@ -1,6 +1,8 @@
 //! What can be typed. No IO, no decisions: [`commands`](crate::commands) act on it.
 
-use crate::commands::{capture, check, completions, control, inject, istio_iptables, man, proxy};
+use crate::commands::{
+    capture, check, completions, control, inject, istio_iptables, man, proxy, request, wait,
+};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use std::ffi::OsString;
 use std::path::Path;
@@ -43,6 +45,10 @@ pub(crate) enum Command {
     /// Run a sidecar: the job of the container `istio-proxy`
     #[command(long_about = proxy::ABOUT)]
     Proxy(proxy::Args),
+    /// Return when the sidecar beside us is ready
+    Wait(wait::Args),
+    /// Ask the sidecar beside us
+    Request(request::Args),
     /// Print a completion script for a shell
     Completions(completions::Args),
     /// Print the manual page of a command

@@ -10,6 +10,8 @@ pub(crate) mod istio_iptables;
 pub(crate) mod man;
 pub(crate) mod proxy;
 pub(crate) mod report;
+pub(crate) mod request;
+pub(crate) mod wait;
 
 use crate::cli::Command;
 use std::process::ExitCode;
@@ -24,6 +26,8 @@ pub(crate) fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Capture(args) => capture::run(&args),
         Command::Control(args) => control::run(&args),
         Command::Proxy(args) => Ok(proxy::run(&args)),
+        Command::Wait(args) => Ok(wait::run(&args)),
+        Command::Request(args) => Ok(request::run(&args)),
         Command::Completions(args) => completions::run(&args),
         Command::Man(args) => man::run(&args),
     }

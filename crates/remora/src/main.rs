@@ -13,10 +13,10 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let arguments = cli::arguments(std::env::args_os());
-    if let Some(code) = commands::istio_iptables::early(&arguments) {
-        return code;
-    }
-    if let Some(code) = commands::proxy::early(&arguments) {
+    let early = commands::istio_iptables::early(&arguments)
+        .or_else(|| commands::proxy::early(&arguments))
+        .or_else(|| commands::wait::early(&arguments));
+    if let Some(code) = early {
         return code;
     }
     match cli::parse(arguments) {

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on fails")]
 
 mod sidecar {
+    mod gate;
     mod life;
     pub(crate) mod process;
     pub(crate) mod scene;
