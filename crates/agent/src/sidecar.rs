@@ -7,6 +7,7 @@
 //! 4. When the stop is asked for, readiness fails at once, what comes from outside is drained, the application may
 //!    still call others, and the end comes when nothing is open or time is over.
 
+use crate::children::Children;
 use crate::http;
 use crate::log::{Log, chain};
 use crate::readiness::{Readiness, Stage};
@@ -78,6 +79,7 @@ pub fn run(settings: &Settings, log: &Log) -> Result<(), RunError> {
 async fn live(settings: &Settings, log: &Log) -> Result<(), RunError> {
     // Before anything else, so that a signal during the start is not lost.
     let mut signals = Signals::new().map_err(RunError::Signals)?;
+    let _children = Children::adopt().map_err(RunError::Signals)?;
     let readiness = Readiness::default();
     let open = Sockets::open(settings)?;
     readiness.reach(Stage::Sockets);

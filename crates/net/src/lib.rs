@@ -12,6 +12,7 @@ pub mod netlink;
 pub mod nft;
 pub mod pipe;
 pub mod privilege;
+pub mod process;
 pub mod route;
 pub mod socket;
 mod sys;

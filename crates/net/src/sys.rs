@@ -211,6 +211,33 @@ pub(crate) fn ids() -> (u32, u32) {
     unsafe { (libc::geteuid(), libc::getegid()) }
 }
 
+/// Takes one ended child off the list without waiting: its id and raw status.
+pub(crate) fn wait_any() -> io::Result<Option<(libc::pid_t, libc::c_int)>> {
+    let mut status = 0;
+    // SAFETY: the pointer is to a local that outlives the call.
+    match check(unsafe { libc::waitpid(-1, &raw mut status, libc::WNOHANG) })? {
+        0 => Ok(None),
+        pid => Ok(Some((pid, status))),
+    }
+}
+
+/// Orphaned descendants become children of the calling process.
+pub(crate) fn set_child_subreaper() -> io::Result<()> {
+    let on: libc::c_ulong = 1;
+    // SAFETY: no memory is passed.
+    check(unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, on, 0, 0, 0) }).map(drop)
+}
+
+/// Sends a signal to one process, never to a group or to everybody.
+pub(crate) fn kill(pid: u32, signal: libc::c_int) -> io::Result<()> {
+    let pid = libc::pid_t::try_from(pid)
+        .ok()
+        .filter(|pid| *pid > 0)
+        .ok_or(io::ErrorKind::InvalidInput)?;
+    // SAFETY: no memory is passed.
+    check(unsafe { libc::kill(pid, signal) }).map(drop)
+}
+
 fn length_of<T>() -> libc::socklen_t {
     libc::socklen_t::try_from(size_of::<T>()).unwrap_or(libc::socklen_t::MAX)
 }

@@ -4,6 +4,7 @@
 mod sidecar {
     mod gate;
     mod life;
+    mod orphans;
     pub(crate) mod process;
     pub(crate) mod scene;
 }

@@ -1,0 +1,39 @@
+//! What the first process of a container has to do for others: take in orphans, and pass signals on.
+
+use crate::sys;
+use std::io;
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::ExitStatus;
+
+/// A process that ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ended {
+    /// Which.
+    pub pid: u32,
+    /// How.
+    pub status: ExitStatus,
+}
+
+/// Takes one process that ended off the kernel's list, if there is one: a child, or an orphan that came to us.
+pub fn reap() -> io::Result<Option<Ended>> {
+    match sys::wait_any() {
+        Ok(None) => Ok(None),
+        Ok(Some((pid, status))) => Ok(Some(Ended {
+            pid: pid.unsigned_abs(),
+            status: ExitStatus::from_raw(status),
+        })),
+        // No children at all.
+        Err(error) if error.raw_os_error() == Some(libc::ECHILD) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Orphans among our descendants become our children, also when we are not the first process of a namespace.
+pub fn adopt_orphans() -> io::Result<()> {
+    sys::set_child_subreaper()
+}
+
+/// Sends a signal to one process. `pid` is one of our children that was not reaped yet.
+pub fn signal(pid: u32, number: i32) -> io::Result<()> {
+    sys::kill(pid, number)
+}
