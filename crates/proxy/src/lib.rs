@@ -13,6 +13,7 @@ pub mod balance;
 pub mod context;
 mod copy;
 pub mod decision;
+pub mod dns;
 pub mod drain;
 mod guard;
 pub mod hbone;

@@ -3,6 +3,7 @@
 //! A resource that is not understood is refused and what was known of it stays. A policy that was never understood
 //! is remembered as such: whoever it may protect is closed until it can be kept.
 
+mod hosts;
 mod read;
 mod tables;
 
@@ -10,6 +11,7 @@ pub use read::{AppProtocol, Gateway, GatewayName, Place, Service, ServicePort, T
 use tables::Tables;
 
 use crate::balance::Endpoint;
+use crate::dns::names::Directory;
 use crate::policy::{Connection, Judgement, Policy, Verdict};
 use remora_xds::delta::{Change, Received};
 use remora_xds::types::{ADDRESS, AUTHORIZATION};
@@ -136,6 +138,11 @@ impl Mesh {
     /// Whether a connection to a workload may be.
     pub fn verdict(&self, connection: &Connection) -> Verdict {
         self.judge(connection).verdict
+    }
+
+    /// Looks at the names of the mesh, all of one moment.
+    pub fn names<T>(&self, look: impl FnOnce(&dyn Directory) -> T) -> T {
+        self.read(|tables| look(tables))
     }
 
     fn read<T>(&self, look: impl FnOnce(&Tables) -> T) -> T {

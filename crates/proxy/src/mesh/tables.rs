@@ -1,5 +1,6 @@
 //! The tables behind a [`super::Mesh`], kept consistent under every change.
 
+use super::hosts;
 use super::read::ReadError;
 use super::{Destination, Service, Workload};
 use crate::balance::{Endpoint, Load};
@@ -24,12 +25,13 @@ type Ports = BTreeMap<u16, Arc<[Endpoint]>>;
 #[derive(Debug, Default)]
 pub(super) struct Tables {
     workloads: HashMap<String, Known>,
-    services: HashMap<String, Arc<Service>>,
+    pub(super) services: HashMap<String, Arc<Service>>,
     by_address: HashMap<IpAddr, String>,
     by_service_address: HashMap<IpAddr, String>,
-    by_hostname: HashMap<String, BTreeSet<String>>,
+    /// Keys of services by host name in small letters: several namespaces may describe one host.
+    pub(super) by_hostname: HashMap<String, BTreeSet<String>>,
     /// Workloads of a service, in order of uid.
-    members: HashMap<String, BTreeSet<String>>,
+    pub(super) members: HashMap<String, BTreeSet<String>>,
     /// Endpoints of a service by port, made from the tables above.
     endpoints: HashMap<String, Ports>,
     /// Services whose endpoints have to be made again.
@@ -77,7 +79,10 @@ impl Tables {
         for address in &service.addresses {
             self.by_service_address.insert(*address, name.to_owned());
         }
-        let named = self.by_hostname.entry(service.hostname.clone()).or_default();
+        let named = self
+            .by_hostname
+            .entry(hosts::normal(&service.hostname))
+            .or_default();
         named.insert(name.to_owned());
         self.stale.insert(service.key.clone());
         self.services.insert(name.to_owned(), Arc::new(service));
@@ -112,10 +117,11 @@ impl Tables {
                 self.by_service_address.remove(address);
             }
         }
-        if let Some(named) = self.by_hostname.get_mut(&old.hostname) {
+        let hostname = hosts::normal(&old.hostname);
+        if let Some(named) = self.by_hostname.get_mut(&hostname) {
             named.remove(name);
             if named.is_empty() {
-                self.by_hostname.remove(&old.hostname);
+                self.by_hostname.remove(&hostname);
             }
         }
         self.stale.insert(old.key.clone());
@@ -207,7 +213,7 @@ impl Tables {
     pub(super) fn service_named(&self, hostname: &str, namespace: &str) -> Option<Arc<Service>> {
         let mut found = self
             .by_hostname
-            .get(hostname)?
+            .get(&hosts::normal(hostname))?
             .iter()
             .filter_map(|key| self.service(key));
         let first = found.next()?;
