@@ -31,6 +31,16 @@ pub fn set_transparent(socket: impl AsFd, ipv6: bool) -> io::Result<()> {
     sys::set_option(socket.as_fd(), level, name, 1)
 }
 
+/// Whether a socket accepts and sends with addresses that are not this host's.
+pub fn is_transparent(socket: impl AsFd, ipv6: bool) -> io::Result<bool> {
+    let (level, name) = if ipv6 {
+        (libc::SOL_IPV6, libc::IPV6_TRANSPARENT)
+    } else {
+        (libc::SOL_IP, libc::IP_TRANSPARENT)
+    };
+    Ok(sys::option(socket.as_fd(), level, name)? != 0)
+}
+
 /// Puts a mark on every packet a socket sends.
 pub fn set_mark(socket: impl AsFd, mark: u32) -> io::Result<()> {
     sys::set_option(

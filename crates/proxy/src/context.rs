@@ -67,7 +67,7 @@ pub enum UnknownDestinations {
 }
 
 /// How a proxy behaves.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct Settings {
     /// Times and sizes.
     pub limits: Limits,
@@ -75,6 +75,21 @@ pub struct Settings {
     pub unknown: UnknownDestinations,
     /// What is accepted on the pod's ports.
     pub modes: Modes,
+    /// On connections to the application that keep the caller's address: those that came by a listener that is
+    /// transparent. The capture rules know it.
+    pub mark: u32,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            limits: Limits::default(),
+            unknown: UnknownDestinations::default(),
+            modes: Modes::default(),
+            // istio: the mark of interception mode TPROXY unless another is given.
+            mark: 1337,
+        }
+    }
 }
 
 /// Shared by all connections of a pod.
@@ -84,6 +99,7 @@ pub struct Context {
     pub(crate) limits: Limits,
     pub(crate) unknown: UnknownDestinations,
     pub(crate) modes: Modes,
+    pub(crate) mark: u32,
     pub(crate) drain: Drain,
     pub(crate) pool: Pool,
     pub(crate) budget: Arc<Semaphore>,
@@ -105,6 +121,7 @@ impl Context {
             limits,
             unknown,
             modes,
+            mark,
         } = settings;
         Self {
             identity,
@@ -112,6 +129,7 @@ impl Context {
             limits,
             unknown,
             modes,
+            mark,
             drain: Drain::default(),
             pool: Pool::default(),
             budget: Arc::new(Semaphore::new(limits.connections)),

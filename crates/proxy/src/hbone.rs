@@ -11,8 +11,9 @@ use crate::admit::{self, Arrival, Entry, Inbound, Refused};
 use crate::context::Context;
 use crate::copy::{self, Counters};
 use crate::drain::Phase;
+use crate::guard;
 use crate::pool::{CONNECTION_WINDOW, FRAME, STREAM_WINDOW, keep_alive};
-use crate::{guard, socket};
+use crate::socket::{self, Speaker};
 use bytes::Bytes;
 use h2::server::SendResponse;
 use h2::{Reason, RecvStream};
@@ -35,11 +36,16 @@ struct Caller {
     id: SpiffeId,
     address: SocketAddr,
     local: IpAddr,
+    speaker: Speaker,
 }
 
 /// Serves one tunnel until it ends.
-pub(crate) async fn handle(stream: TcpStream, address: SocketAddr, ctx: Arc<Context>) {
-    let Ok(local) = stream.local_addr() else { return };
+pub(crate) async fn handle(
+    stream: TcpStream,
+    [address, local]: [SocketAddr; 2],
+    speaker: Speaker,
+    ctx: Arc<Context>,
+) {
     // Boxed: what the handshake needs is given back before the long part begins.
     let shaken = tokio::time::timeout(ctx.limits.handshake, Box::pin(shake(stream, &ctx))).await;
     let (id, connection) = match shaken {
@@ -51,6 +57,7 @@ pub(crate) async fn handle(stream: TcpStream, address: SocketAddr, ctx: Arc<Cont
         id,
         address,
         local: local.ip(),
+        speaker,
     };
     streams(connection, &caller, &ctx).await;
 }
@@ -198,7 +205,7 @@ async fn admit(
     if let Some(refused) = decide(ctx, caller, destination).refused {
         return Err(refused.into());
     }
-    let upstream = socket::connect_application(destination, ctx.limits.connect)
+    let upstream = socket::connect_application(destination, caller.speaker, ctx.limits.connect)
         .await
         .map_err(|error| {
             let why = format!("connect to the application: {error}");

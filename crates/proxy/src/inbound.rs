@@ -15,7 +15,8 @@ use crate::access::{Direction, Record, Traffic};
 use crate::admit::{self, Entry, Refused, Treatment, treatment};
 use crate::context::Context;
 use crate::sniff::{Prefixed, Sniffer, Speech};
-use crate::{copy, guard, socket};
+use crate::socket::{self, Speaker};
+use crate::{copy, guard};
 use remora_mtls::{SpiffeId, Wire, peer_identity};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -58,6 +59,7 @@ impl Modes {
 struct Arrival<'a> {
     source: SocketAddr,
     destination: SocketAddr,
+    speaker: Speaker,
     ctx: &'a Context,
     traffic: &'a Traffic,
 }
@@ -69,15 +71,18 @@ enum Near {
 }
 
 /// Serves one captured connection.
-pub(crate) async fn handle(stream: TcpStream, source: SocketAddr, ctx: Arc<Context>) {
+pub(crate) async fn handle(
+    stream: TcpStream,
+    [source, destination]: [SocketAddr; 2],
+    speaker: Speaker,
+    ctx: Arc<Context>,
+) {
     let started = Instant::now();
-    let Some(destination) = crate::outbound::original(&stream) else {
-        return crate::outbound::reset(&stream);
-    };
     let traffic = Traffic::default();
     let arrival = Arrival {
         source,
         destination,
+        speaker,
         ctx: &ctx,
         traffic: &traffic,
     };
@@ -197,7 +202,7 @@ impl Arrival<'_> {
     }
 
     async fn connect(&self) -> Result<TcpStream, String> {
-        socket::connect_application(self.destination, self.ctx.limits.connect)
+        socket::connect_application(self.destination, self.speaker, self.ctx.limits.connect)
             .await
             .map_err(|error| format!("connect to the application: {error}"))
     }

@@ -2,6 +2,8 @@
 
 use crate::context::Context;
 use crate::drain::Phase;
+use crate::route::HBONE_PORT;
+use crate::socket::Speaker;
 use crate::{hbone, inbound, outbound};
 use std::future::Future;
 use std::net::SocketAddr;
@@ -35,13 +37,43 @@ enum Kind {
     Hbone,
 }
 
+/// Where connections come in.
+#[derive(Debug, Clone, Copy)]
+struct Door {
+    kind: Kind,
+    port: u16,
+    /// Connections arrive under the address they were going to, and go on under the one they come from.
+    transparent: bool,
+}
+
+impl Door {
+    fn of(kind: Kind, listener: &TcpListener) -> Self {
+        let local = listener.local_addr().ok();
+        let transparent = |local: SocketAddr| remora_net::socket::is_transparent(listener, local.is_ipv6());
+        Self {
+            kind,
+            port: local.map_or(0, |local| local.port()),
+            transparent: local.is_some_and(|local| transparent(local).unwrap_or(false)),
+        }
+    }
+
+    /// Where a captured connection was going. Not captured: it was going to us, which nobody should.
+    fn destination(self, stream: &TcpStream) -> Option<SocketAddr> {
+        let local = stream.local_addr().ok()?;
+        let redirected = remora_net::socket::original_destination(stream).ok();
+        redirected
+            .filter(|destination| *destination != local)
+            .or((self.transparent && local.port() != self.port).then_some(local))
+    }
+}
+
 /// Serves until `stop` is ready and the drain after it is over: no more work is taken from outside, the application
 /// may still call others, open connections may finish until the deadline, then they are cut.
 ///
 /// A drain can also be started through [`Context::drain`].
 pub async fn serve(ctx: Arc<Context>, listeners: Listeners, stop: impl Future<Output = ()>) {
     let accepting = |kind, sockets: Vec<TcpListener>| {
-        let accept = |listener| tokio::spawn(accept(kind, listener, Arc::clone(&ctx)));
+        let accept = |listener| tokio::spawn(accept(Door::of(kind, &listener), listener, Arc::clone(&ctx)));
         sockets.into_iter().map(accept).collect::<Vec<_>>()
     };
     let outbound = accepting(Kind::Outbound, listeners.outbound);
@@ -77,9 +109,9 @@ async fn nothing_open(ctx: &Context) {
     }
 }
 
-async fn accept(kind: Kind, listener: TcpListener, ctx: Arc<Context>) {
+async fn accept(door: Door, listener: TcpListener, ctx: Arc<Context>) {
     // The application may still have to call others to finish what it was asked for.
-    let last = match kind {
+    let last = match door.kind {
         Kind::Outbound => Phase::Cut,
         Kind::Inbound | Kind::Hbone => Phase::Draining,
     };
@@ -87,11 +119,11 @@ async fn accept(kind: Kind, listener: TcpListener, ctx: Arc<Context>) {
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
-            () = ctx.drain.reached(last) => return last_ones(kind, listener, &ctx),
+            () = ctx.drain.reached(last) => return last_ones(door, listener, &ctx),
         };
         if let Ok((stream, address)) = accepted {
             pause = SHORTEST_PAUSE;
-            start(kind, stream, address, &ctx);
+            start(door, stream, address, &ctx);
         } else {
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
@@ -100,7 +132,7 @@ async fn accept(kind: Kind, listener: TcpListener, ctx: Arc<Context>) {
 }
 
 /// Connections the kernel had opened before we stopped would be reset with the listener.
-fn last_ones(kind: Kind, listener: TcpListener, ctx: &Arc<Context>) {
+fn last_ones(door: Door, listener: TcpListener, ctx: &Arc<Context>) {
     // Asked directly: the runtime may not know of the newest yet.
     let Ok(listener) = listener.into_std() else { return };
     while let Ok((stream, address)) = listener.accept() {
@@ -108,13 +140,13 @@ fn last_ones(kind: Kind, listener: TcpListener, ctx: &Arc<Context>) {
             .set_nonblocking(true)
             .and_then(|()| TcpStream::from_std(stream));
         if let Ok(stream) = stream {
-            start(kind, stream, address, ctx);
+            start(door, stream, address, ctx);
         }
     }
 }
 
 /// One task a connection. Above the budget a connection is reset at once rather than left waiting.
-fn start(kind: Kind, stream: TcpStream, address: SocketAddr, ctx: &Arc<Context>) {
+fn start(door: Door, stream: TcpStream, address: SocketAddr, ctx: &Arc<Context>) {
     // Before any handshake: small messages must not wait for acknowledgements.
     let _ = stream.set_nodelay(true);
     let Ok(permit) = Arc::clone(&ctx.budget).try_acquire_owned() else {
@@ -123,13 +155,37 @@ fn start(kind: Kind, stream: TcpStream, address: SocketAddr, ctx: &Arc<Context>)
     };
     let ctx = Arc::clone(ctx);
     tokio::spawn(async move {
-        match kind {
-            Kind::Hbone => hbone::handle(stream, address, ctx).await,
-            Kind::Inbound => inbound::handle(stream, address, ctx).await,
-            Kind::Outbound => outbound::handle(stream, address, ctx).await,
-        }
+        serve_one(door, stream, address, ctx).await;
         drop(permit);
     });
+}
+
+/// Any one of the ways.
+async fn serve_one(door: Door, stream: TcpStream, source: SocketAddr, ctx: Arc<Context>) {
+    let destination = match door.kind {
+        Kind::Hbone => stream.local_addr().ok(),
+        Kind::Inbound | Kind::Outbound => door.destination(&stream),
+    };
+    let Some(destination) = destination else {
+        return outbound::reset(&stream);
+    };
+    let ends = [source, destination];
+    // istio: rules of interception mode TPROXY take connections to the tunnel port too, and its proxies hand them on
+    // to where they were going.
+    let tunnel = door.transparent && destination.port() == HBONE_PORT;
+    match door.kind {
+        Kind::Outbound => outbound::handle(stream, ends, ctx).await,
+        Kind::Inbound if !tunnel => inbound::handle(stream, ends, speaker(door, ends, &ctx), ctx).await,
+        Kind::Inbound | Kind::Hbone => hbone::handle(stream, ends, speaker(door, ends, &ctx), ctx).await,
+    }
+}
+
+/// As whom the application is spoken to. A pod that calls itself is not: its answers would never leave it.
+fn speaker(door: Door, [source, destination]: [SocketAddr; 2], ctx: &Context) -> Speaker {
+    if door.transparent && source.ip() != destination.ip() {
+        return Speaker::Caller(source.ip(), ctx.mark);
+    }
+    Speaker::Proxy
 }
 
 /// Keeps the pool in step with the mesh.
@@ -191,11 +247,17 @@ mod tests {
             (client, listener.accept().await.unwrap())
         };
         let (_client, (stream, address)) = pair().await;
-        let outbound = size_of_val(&crate::outbound::handle(stream, address, Arc::clone(&context)));
+        let outbound = size_of_val(&crate::outbound::handle(
+            stream,
+            [address; 2],
+            Arc::clone(&context),
+        ));
         let (_client, (stream, address)) = pair().await;
-        let inbound = size_of_val(&crate::inbound::handle(stream, address, Arc::clone(&context)));
+        let speaker = crate::socket::Speaker::Proxy;
+        let shared = Arc::clone(&context);
+        let inbound = size_of_val(&crate::inbound::handle(stream, [address; 2], speaker, shared));
         let (_client, (stream, address)) = pair().await;
-        let tunnel = size_of_val(&crate::hbone::handle(stream, address, context));
+        let tunnel = size_of_val(&crate::hbone::handle(stream, [address; 2], speaker, context));
         assert!(
             outbound <= 1800 && inbound <= 2100 && tunnel <= 1100,
             "outbound {outbound}, inbound {inbound}, tunnel {tunnel} bytes"

@@ -1,6 +1,6 @@
 //! Connections the pod opens, captured on port 15001.
 //!
-//! 1. Where it was going is what the kernel remembers; who dials our port directly is refused.
+//! 1. Where it was going is what the kernel remembers, or its own address if it was not redirected but taken as it is.
 //! 2. [`route::outbound`] says whom to try, in order.
 //! 3. Nothing was read from the pod yet, so another endpoint can be tried when one cannot be reached.
 //! 4. Bytes move until both sides are done. What breaks on one side is a reset on the other.
@@ -37,13 +37,9 @@ struct Outcome {
 }
 
 /// Serves one captured connection.
-pub(crate) async fn handle(mut stream: TcpStream, source: SocketAddr, ctx: Arc<Context>) {
+pub(crate) async fn handle(mut stream: TcpStream, [source, destination]: [SocketAddr; 2], ctx: Arc<Context>) {
     let started = Instant::now();
     let traffic = Traffic::default();
-    let Some(destination) = original(&stream) else {
-        // Nobody was going anywhere: not a connection of the pod's.
-        return reset(&stream);
-    };
     let outcome = serve(&mut stream, [source, destination], &ctx, &traffic).await;
     if outcome.error.is_some() {
         reset(&stream);
@@ -65,13 +61,6 @@ pub(crate) async fn handle(mut stream: TcpStream, source: SocketAddr, ctx: Arc<C
 
 pub(crate) fn reset(stream: &TcpStream) {
     let _ = stream.set_zero_linger();
-}
-
-/// Where a captured connection was going. Not captured: it was going to us.
-pub(crate) fn original(stream: &TcpStream) -> Option<SocketAddr> {
-    let destination = remora_net::socket::original_destination(stream).ok()?;
-    let local = stream.local_addr().ok()?;
-    (destination != local).then_some(destination)
 }
 
 async fn serve(

@@ -10,18 +10,42 @@ pub(crate) async fn connect(address: SocketAddr, patience: Duration) -> io::Resu
     dial(socket(address)?, address, patience).await
 }
 
+/// As whom the application is spoken to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Speaker {
+    /// The proxy.
+    // istio: 127.0.0.6 or ::6, by which the capture rules know these connections and leave them alone.
+    Proxy,
+    /// The caller, whose address is kept; the capture rules know the mark.
+    // istio: what interception mode TPROXY does.
+    Caller(IpAddr, u32),
+}
+
+impl Speaker {
+    fn address(self, like: SocketAddr) -> IpAddr {
+        match (self, like) {
+            (Self::Caller(address, _), _) => address,
+            (Self::Proxy, SocketAddr::V4(_)) => Ipv4Addr::new(127, 0, 0, 6).into(),
+            (Self::Proxy, SocketAddr::V6(_)) => Ipv6Addr::new(0, 0, 0, 0, 0, 0, 0, 6).into(),
+        }
+    }
+}
+
 /// A connection to the pod's own application.
-// istio: from 127.0.0.6 or ::6, by which the capture rules know it and leave it alone.
-pub(crate) async fn connect_application(address: SocketAddr, patience: Duration) -> io::Result<TcpStream> {
-    let from: IpAddr = match address {
-        SocketAddr::V4(_) => Ipv4Addr::new(127, 0, 0, 6).into(),
-        SocketAddr::V6(_) => Ipv6Addr::new(0, 0, 0, 0, 0, 0, 0, 6).into(),
-    };
+pub(crate) async fn connect_application(
+    address: SocketAddr,
+    speaker: Speaker,
+    patience: Duration,
+) -> io::Result<TcpStream> {
     let socket = socket(address)?;
     // All these connections have one source address: without this they would share its ports with those that
     // ended within the last minute, whatever their destinations.
     remora_net::socket::set_late_port(&socket)?;
-    socket.bind(SocketAddr::new(from, 0))?;
+    if let Speaker::Caller(_, mark) = speaker {
+        remora_net::socket::set_transparent(&socket, address.is_ipv6())?;
+        remora_net::socket::set_mark(&socket, mark)?;
+    }
+    socket.bind(SocketAddr::new(speaker.address(address), 0))?;
     dial(socket, address, patience).await
 }
 

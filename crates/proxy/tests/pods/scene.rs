@@ -27,12 +27,8 @@ pub(crate) const PROXY: u32 = 1337;
 const RULES: &[&str] = &[
     "-p",
     "15001",
-    "-z",
-    "15006",
     "-u",
     "1337",
-    "-m",
-    "REDIRECT",
     "-i",
     "*",
     "-b",
@@ -41,6 +37,7 @@ const RULES: &[&str] = &[
     "--backend",
     "nftables",
 ];
+const REDIRECT: &[&str] = &["-z", "15006", "-m", "REDIRECT"];
 
 /// Where the service is dialled.
 pub(crate) fn service(ipv6: bool) -> SocketAddr {
@@ -53,8 +50,21 @@ pub(crate) struct Sockets([Vec<TcpListener>; 3]);
 
 impl Sockets {
     pub(crate) fn bind(namespace: &Namespace) -> Self {
-        let both = |port: u16| vec![bind("0.0.0.0", port), bind("::", port)];
+        let both = |port: u16| vec![bind("0.0.0.0", port, false), bind("::", port, false)];
         Self(Actor::new(namespace, PROXY, PROXY).run(move || [15001, 15006, 15008].map(both)))
+    }
+
+    /// Which take connections under the address they were going to.
+    pub(crate) fn transparent(namespace: &Namespace) -> Self {
+        let both = |port: u16| vec![bind("0.0.0.0", port, true), bind("::", port, true)];
+        Self(Actor::root(namespace).run(move || [15001, 15006, 15008].map(both)))
+    }
+
+    /// Who may use them: addresses of others are for the privileged only.
+    fn user(&self) -> u32 {
+        let [_, inbound, _] = &self.0;
+        let transparent = remora_net::socket::is_transparent(&inbound[0], false).unwrap();
+        if transparent { 0 } else { PROXY }
     }
 
     pub(crate) fn share(&self) -> Self {
@@ -185,6 +195,7 @@ impl Proxy {
                 limits,
                 unknown: UnknownDestinations::Pass,
                 modes,
+                ..ProxySettings::default()
             },
             move |record| {
                 let _ = written.lock().unwrap().send(record.clone());
@@ -193,9 +204,10 @@ impl Proxy {
         let (stop, told) = oneshot::channel();
         let used = sockets.share();
         let (inside, shared) = (namespace.clone(), Arc::clone(&ctx));
+        let uid = sockets.user();
         let thread = std::thread::spawn(move || {
             inside.enter().unwrap();
-            privilege::become_user(PROXY, PROXY).unwrap();
+            privilege::become_user(uid, PROXY).unwrap();
             let runtime = tokio::runtime::Builder::new_current_thread()
                 .enable_all()
                 .build()
@@ -257,17 +269,27 @@ impl Proxy {
     }
 }
 
-fn bind(any: &str, port: u16) -> TcpListener {
+fn bind(any: &str, port: u16, transparent: bool) -> TcpListener {
     let at = SocketAddr::new(any.parse().unwrap(), port);
-    let listener = remora_net::socket::TcpOptions::default().listen(at).unwrap();
+    let options = remora_net::socket::TcpOptions {
+        transparent,
+        ..Default::default()
+    };
+    let listener = options.listen(at).unwrap();
     listener.set_nonblocking(true).unwrap();
     listener
 }
 
 pub(crate) fn capture(namespace: &Namespace) {
-    Actor::root(namespace).run(|| {
+    capture_by(namespace, REDIRECT);
+}
+
+/// With rules of another kind.
+pub(crate) fn capture_by(namespace: &Namespace, more: &'static [&str]) {
+    Actor::root(namespace).run(move || {
         let environment = Environment::default();
-        let settings = Settings::read(&parse_argv(RULES).unwrap(), &environment).unwrap();
+        let line: Vec<&str> = RULES.iter().chain(more).copied().collect();
+        let settings = Settings::read(&parse_argv(&line).unwrap(), &environment).unwrap();
         let prepared = install::prepare(&settings).unwrap();
         install::install(&settings, &prepared.plan).unwrap();
     });
@@ -298,17 +320,22 @@ impl Scene {
 
     pub(crate) fn made(mesh: &str, modes: Modes, client: Limits) -> Self {
         let lab = Lab::new();
+        capture(&lab.peer);
+        let sockets = Sockets::bind(&lab.peer);
+        Self::in_lab(lab, sockets, mesh, modes, client)
+    }
+
+    /// In a lab whose server's pod is captured already.
+    pub(crate) fn in_lab(lab: Lab, server: Sockets, mesh: &str, modes: Modes, client: Limits) -> Self {
         let now = SystemTime::now();
         let authority = Authority::generate("test", now, Duration::from_hours(10)).unwrap();
         capture(&lab.pod);
-        capture(&lab.peer);
-        let proxy = |namespace: &Namespace, account: &str, modes: Modes, limits: Limits| {
-            let identity = identity(&authority, account);
-            Proxy::start(namespace, Sockets::bind(namespace), identity, modes, limits)
+        let proxy = |namespace: &Namespace, sockets: Sockets, account: &str, modes: Modes, limits: Limits| {
+            Proxy::start(namespace, sockets, identity(&authority, account), modes, limits)
         };
         let scene = Self {
-            client: proxy(&lab.pod, "web", Modes::default(), client),
-            server: proxy(&lab.peer, "cart", modes, limits()),
+            client: proxy(&lab.pod, Sockets::bind(&lab.pod), "web", Modes::default(), client),
+            server: proxy(&lab.peer, server, "cart", modes, limits()),
             app: Actor::new(&lab.pod, APP, APP),
             server_app: Actor::new(&lab.peer, APP, APP),
             authority,
@@ -325,19 +352,7 @@ impl Scene {
 
     /// The server's application: one connection after the other, each on a thread of its own.
     pub(crate) fn serve(&self, port: u16, behaviour: impl Fn(TcpStream) + Send + Sync + Clone + 'static) {
-        self.server_app.run(move || {
-            for any in ["0.0.0.0", "::"] {
-                let at = SocketAddr::new(any.parse().unwrap(), port);
-                let listener: TcpListener = remora_net::socket::TcpOptions::default().listen(at).unwrap();
-                let behaviour = behaviour.clone();
-                std::thread::spawn(move || {
-                    while let Ok((stream, _)) = listener.accept() {
-                        let behaviour = behaviour.clone();
-                        std::thread::spawn(move || behaviour(stream));
-                    }
-                });
-            }
-        });
+        serve_at(&self.server_app, port, behaviour);
     }
 
     /// The client's application opens a connection.
@@ -369,6 +384,27 @@ impl Scene {
     pub(crate) fn failure(&self, to: SocketAddr) -> ErrorKind {
         self.attempt(to).unwrap_err().kind()
     }
+}
+
+/// An application: one connection after the other, each on a thread of its own.
+pub(crate) fn serve_at(
+    actor: &Actor,
+    port: u16,
+    behaviour: impl Fn(TcpStream) + Send + Sync + Clone + 'static,
+) {
+    actor.run(move || {
+        for any in ["0.0.0.0", "::"] {
+            let at = SocketAddr::new(any.parse().unwrap(), port);
+            let listener: TcpListener = remora_net::socket::TcpOptions::default().listen(at).unwrap();
+            let behaviour = behaviour.clone();
+            std::thread::spawn(move || {
+                while let Ok((stream, _)) = listener.accept() {
+                    let behaviour = behaviour.clone();
+                    std::thread::spawn(move || behaviour(stream));
+                }
+            });
+        }
+    });
 }
 
 /// An application that repeats what it hears.
