@@ -1,8 +1,8 @@
 //! A certificate with its key and the roots to judge others by: checked as a whole, before it is used.
 
 use crate::verify::{Expected, Verifier};
-use crate::{Chain, PeerError, PrivateKey, Roots, SpiffeId, TrustDomains, provider};
-use rustls::pki_types::UnixTime;
+use crate::{Chain, PeerError, Pem, PrivateKey, Roots, SpiffeId, TrustDomains, pem, provider};
+use rustls::pki_types::{PrivateKeyDer, UnixTime};
 use rustls::sign::CertifiedKey;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -14,6 +14,7 @@ pub struct Credentials {
     pub(crate) chain: Chain,
     pub(crate) certified: Arc<CertifiedKey>,
     pub(crate) roots: Arc<Roots>,
+    key: PrivateKeyDer<'static>,
 }
 
 /// Credentials that would not work.
@@ -80,7 +81,17 @@ impl Credentials {
             chain,
             certified: Arc::new(certified),
             roots,
+            key: key.der(),
         })
+    }
+
+    /// As text, for a program that speaks in the workload's name.
+    pub fn to_pem(&self) -> Pem {
+        Pem {
+            chain: pem::certificates_to_pem(&self.chain.der),
+            key: pem::encode("PRIVATE KEY", self.key.secret_der()),
+            roots: pem::certificates_to_pem(self.roots.der()),
+        }
     }
 
     /// Whose they are.
