@@ -6,11 +6,17 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         "proto/workload.proto",
         "proto/authorization.proto",
         "proto/certificate.proto",
+        "proto/tls.proto",
     ];
-    for file in files {
+    // Services that speak of another package's messages are compiled apart, and before it: each run writes a file
+    // for every package it has seen.
+    let services = ["proto/secret.proto"];
+    for file in files.iter().chain(&services) {
         println!("cargo:rerun-if-changed={file}");
     }
-    let descriptors = protox::compile(files, ["proto"])?;
-    tonic_prost_build::configure().compile_fds(descriptors)?;
+    tonic_prost_build::configure()
+        .extern_path(".envoy.service.discovery.v3", "crate::proto::discovery")
+        .compile_fds(protox::compile(services, ["proto"])?)?;
+    tonic_prost_build::configure().compile_fds(protox::compile(files, ["proto"])?)?;
     Ok(())
 }

@@ -31,7 +31,7 @@ const CERTIFICATE_TIMEOUT: Duration = Duration::from_secs(10);
 /// A silent control plane is noticed after this and as much again.
 const KEEPALIVE: Duration = Duration::from_secs(30);
 /// A first answer of a large mesh.
-const LARGEST_MESSAGE: usize = 200 << 20;
+pub(crate) const LARGEST_MESSAGE: usize = 200 << 20;
 
 /// A stream of bytes in both directions.
 pub trait Bytes: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -111,7 +111,7 @@ impl ControlPlane {
         Self { uri, dial, token }
     }
 
-    fn channel(&self) -> Channel {
+    pub(crate) fn channel(&self) -> Channel {
         Endpoint::from(self.uri.clone())
             .connect_timeout(CONNECT_TIMEOUT)
             .http2_keep_alive_interval(KEEPALIVE)
@@ -119,7 +119,7 @@ impl ControlPlane {
             .connect_with_connector_lazy(Dialer(Arc::clone(&self.dial)))
     }
 
-    fn authorised<T>(&self, message: T) -> Result<Request<T>, ClientError> {
+    pub(crate) fn authorised<T>(&self, message: T) -> Result<Request<T>, ClientError> {
         let mut request = Request::new(message);
         if let Some(token) = (self.token)().map_err(ClientError::Token)? {
             let value = format!("Bearer {}", token.trim())

@@ -2,13 +2,14 @@
 //!
 //! [`delta::Client`] and [`delta::Server`] decide what to send when something arrives; they know no sockets, no time
 //! and no tasks, so tests drive them through thousands of orders of events. [`client`] and [`server`] carry their
-//! messages over gRPC.
+//! messages over gRPC. [`raw`] carries messages nobody here reads.
 //!
 //! Does not interpret what it carries: a resource is a name, a version and bytes.
 
 pub mod affinity;
 pub mod client;
 pub mod delta;
+pub mod raw;
 pub mod server;
 pub mod types;
 
@@ -32,6 +33,12 @@ pub mod proto {
     }
     pub mod certificate {
         tonic::include_proto!("istio.v1.auth");
+    }
+    pub mod secret {
+        tonic::include_proto!("envoy.service.secret.v3");
+    }
+    pub mod tls {
+        tonic::include_proto!("envoy.extensions.transport_sockets.tls.v3");
     }
 }
 
