@@ -6,6 +6,7 @@
 //! Promises: readiness is answered from the start, with the stage that is missing; the exit code says what happened,
 //! 0 only after a stop that was asked for; every wait has an end.
 
+pub mod bootstrap;
 pub mod children;
 pub mod client;
 mod dial;
