@@ -14,11 +14,13 @@ pub mod flags;
 mod http;
 mod log;
 pub mod readiness;
+pub mod sds;
 pub mod settings;
 pub mod sidecar;
 mod sockets;
 mod status;
 pub mod wait;
+pub mod xds_proxy;
 
 pub use log::{Level, Log};
 pub use settings::{Inputs, Settings, SettingsError};

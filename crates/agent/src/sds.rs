@@ -1,0 +1,334 @@
+//! Certificates and roots for Envoy and for applications, over a unix socket.
+//!
+//! | name | what |
+//! |---|---|
+//! | `default` | the workload's certificate with its key |
+//! | `ROOTCA` | whom the mesh believes |
+//! | `file-cert:CERT~KEY` | a pair of files |
+//! | `file-root:BUNDLE` | a file of roots; `file-root:system` for the system's |
+//!
+//! Promises: a secret is answered once it is there and sent again when it changes; a pair of files is sent only when
+//! its parts belong together, so a change seen halfway is waited for; what was sent stays in force when its files
+//! break. A name that can never be answered ends the stream with the reason, which makes Envoy say it and try again.
+// istio: state of the world only. differs from istio: incremental streams are answered as well, because Envoy asks
+// so when it is told to.
+
+mod secret;
+
+pub use secret::NameError;
+
+use remora_mtls::Pem;
+use remora_xds::delta::{self, Snapshot, Versioned};
+use remora_xds::proto::discovery::{
+    DeltaDiscoveryRequest, DeltaDiscoveryResponse, DiscoveryRequest, DiscoveryResponse,
+};
+use remora_xds::proto::secret::secret_discovery_service_server::{
+    SecretDiscoveryService, SecretDiscoveryServiceServer,
+};
+use remora_xds::types::SECRET;
+use secret::{Held, Name};
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::UnixListener;
+use tokio::sync::{mpsc, watch};
+use tokio_stream::wrappers::{ReceiverStream, UnixListenerStream};
+use tonic::{Request, Response, Status, Streaming};
+
+/// How often files are looked at while somebody uses them. Looking is a few system calls; reading happens on change.
+const LOOK: Duration = Duration::from_millis(250);
+
+/// Something worth a line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Notice {
+    /// A secret went to somebody, for the first time or anew.
+    Sent {
+        /// Which.
+        name: String,
+    },
+    /// Somebody cannot use a secret.
+    Refused {
+        /// What it said.
+        why: String,
+    },
+    /// A changed file cannot be used; what was sent before stays.
+    Kept {
+        /// Of which secret.
+        name: String,
+        /// Why.
+        why: String,
+    },
+}
+
+/// Told about everything.
+pub type Tell = Arc<dyn Fn(&Notice) + Send + Sync>;
+
+/// The workload's certificate in force, for everybody who is asked for it.
+#[derive(Debug, Clone)]
+pub struct Secrets(watch::Sender<Option<Arc<Pem>>>);
+
+impl Default for Secrets {
+    fn default() -> Self {
+        Self(watch::channel(None).0)
+    }
+}
+
+impl Secrets {
+    /// From now on this certificate. Everybody who asked for it is sent it.
+    pub fn install(&self, pem: Pem) {
+        self.0.send_replace(Some(Arc::new(pem)));
+    }
+}
+
+/// Answers on a socket until `stop`.
+pub async fn serve(
+    listener: UnixListener,
+    secrets: Secrets,
+    tell: Tell,
+    stop: impl Future<Output = ()>,
+) -> Result<(), tonic::transport::Error> {
+    tonic::transport::Server::builder()
+        .add_service(SecretDiscoveryServiceServer::new(Service { secrets, tell }))
+        .serve_with_incoming_shutdown(UnixListenerStream::new(listener), stop)
+        .await
+}
+
+struct Service {
+    secrets: Secrets,
+    tell: Tell,
+}
+
+type Outgoing<T> = ReceiverStream<Result<T, Status>>;
+
+#[tonic::async_trait]
+impl SecretDiscoveryService for Service {
+    type StreamSecretsStream = Outgoing<DiscoveryResponse>;
+    type DeltaSecretsStream = Outgoing<DeltaDiscoveryResponse>;
+
+    async fn stream_secrets(
+        &self,
+        request: Request<Streaming<DiscoveryRequest>>,
+    ) -> Result<Response<Self::StreamSecretsStream>, Status> {
+        Ok(Response::new(
+            self.session(request.into_inner(), World::default()),
+        ))
+    }
+
+    async fn delta_secrets(
+        &self,
+        request: Request<Streaming<DeltaDiscoveryRequest>>,
+    ) -> Result<Response<Self::DeltaSecretsStream>, Status> {
+        Ok(Response::new(
+            self.session(request.into_inner(), Delta::default()),
+        ))
+    }
+}
+
+impl Service {
+    fn session<P: Protocol>(&self, requests: Streaming<P::Request>, protocol: P) -> Outgoing<P::Response> {
+        let (responses, outgoing) = mpsc::channel(1);
+        let session = Session {
+            protocol,
+            certificate: self.secrets.0.subscribe(),
+            tell: Arc::clone(&self.tell),
+            wanted: BTreeMap::new(),
+        };
+        tokio::spawn(session.run(requests, responses));
+        ReceiverStream::new(outgoing)
+    }
+}
+
+/// What is asked for, with what is there.
+type Wanted = BTreeMap<String, (Name, Option<Held>)>;
+
+/// What differs between the two kinds of discovery.
+trait Protocol: Send + 'static {
+    type Request: Send + 'static;
+    type Response: Send + 'static;
+
+    /// Notes what is asked for. Gives the reason of a refusal.
+    fn receive(&mut self, request: Self::Request, wanted: &mut Wanted) -> Result<Option<String>, NameError>;
+
+    /// What to say when everything wanted is there.
+    fn next(&mut self, wanted: &Wanted) -> Option<Self::Response>;
+}
+
+struct Session<P> {
+    protocol: P,
+    certificate: watch::Receiver<Option<Arc<Pem>>>,
+    tell: Tell,
+    wanted: Wanted,
+}
+
+impl<P: Protocol> Session<P> {
+    async fn run(
+        mut self,
+        mut requests: Streaming<P::Request>,
+        responses: mpsc::Sender<Result<P::Response, Status>>,
+    ) {
+        let mut look = tokio::time::interval(LOOK);
+        look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            let files = self.wanted.values().any(|(name, _)| name.is_file());
+            tokio::select! {
+                request = requests.message() => match request {
+                    Ok(Some(request)) => if let Err(status) = self.receive(request) {
+                        let _ = responses.send(Err(status)).await;
+                        return;
+                    },
+                    Ok(None) | Err(_) => return,
+                },
+                changed = self.certificate.changed() => if changed.is_err() {
+                    return;
+                },
+                _ = look.tick(), if files => {}
+                () = responses.closed() => return,
+            }
+            if let Err(status) = self.look() {
+                let _ = responses.send(Err(status)).await;
+                return;
+            }
+            if let Some(response) = self.protocol.next(&self.wanted)
+                && responses.send(Ok(response)).await.is_err()
+            {
+                return;
+            }
+        }
+    }
+
+    fn receive(&mut self, request: P::Request) -> Result<(), Status> {
+        let refused = self
+            .protocol
+            .receive(request, &mut self.wanted)
+            .map_err(|error| Status::invalid_argument(error.to_string()))?;
+        if let Some(why) = refused {
+            (self.tell)(&Notice::Refused { why });
+        }
+        Ok(())
+    }
+
+    /// Brings what is held up to date.
+    fn look(&mut self) -> Result<(), Status> {
+        let certificate = self.certificate.borrow_and_update().clone();
+        for (text, (name, held)) in &mut self.wanted {
+            let name_of = || text.clone();
+            match name.current(text, certificate.as_deref(), held.as_ref()) {
+                Ok(None) => {}
+                Ok(Some(new)) => {
+                    *held = Some(new);
+                    (self.tell)(&Notice::Sent { name: name_of() });
+                }
+                Err(error) => match held {
+                    // Said once for each state of the files.
+                    Some(held) => {
+                        if held.looked_at(error.stamp) {
+                            (self.tell)(&Notice::Kept {
+                                name: name_of(),
+                                why: error.why,
+                            });
+                        }
+                    }
+                    None => return Err(Status::not_found(error.why)),
+                },
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Everything that is wanted in one answer.
+#[derive(Default)]
+struct World {
+    sent: Option<BTreeMap<String, String>>,
+    nonces: u64,
+}
+
+impl Protocol for World {
+    type Request = DiscoveryRequest;
+    type Response = DiscoveryResponse;
+
+    fn receive(
+        &mut self,
+        request: DiscoveryRequest,
+        wanted: &mut Wanted,
+    ) -> Result<Option<String>, NameError> {
+        wanted.retain(|name, _| request.resource_names.contains(name));
+        want(wanted, request.resource_names)?;
+        Ok(request.error_detail.map(|status| status.message))
+    }
+
+    fn next(&mut self, wanted: &Wanted) -> Option<DiscoveryResponse> {
+        let held = complete(wanted)?;
+        let now: BTreeMap<String, String> = held
+            .iter()
+            .map(|(name, held)| ((*name).clone(), held.version.clone()))
+            .collect();
+        if now.is_empty() || self.sent.as_ref() == Some(&now) {
+            return None;
+        }
+        self.nonces += 1;
+        let resources = held.iter().map(|(_, held)| prost_types::Any {
+            type_url: SECRET.to_owned(),
+            value: held.bytes.clone(),
+        });
+        let response = DiscoveryResponse {
+            version_info: now.values().map(String::as_str).collect::<Vec<_>>().join("."),
+            resources: resources.collect(),
+            type_url: SECRET.to_owned(),
+            nonce: self.nonces.to_string(),
+        };
+        self.sent = Some(now);
+        Some(response)
+    }
+}
+
+/// What changed.
+#[derive(Default)]
+struct Delta(delta::Server);
+
+impl Protocol for Delta {
+    type Request = DeltaDiscoveryRequest;
+    type Response = DeltaDiscoveryResponse;
+
+    fn receive(
+        &mut self,
+        request: DeltaDiscoveryRequest,
+        wanted: &mut Wanted,
+    ) -> Result<Option<String>, NameError> {
+        for name in &request.resource_names_unsubscribe {
+            wanted.remove(name);
+        }
+        want(wanted, request.resource_names_subscribe.iter().cloned())?;
+        Ok(self.0.receive(request))
+    }
+
+    fn next(&mut self, wanted: &Wanted) -> Option<DeltaDiscoveryResponse> {
+        let resource = |(name, held): (&String, &Held)| {
+            let versioned = Versioned {
+                version: held.version.clone(),
+                bytes: held.bytes.clone(),
+                aliases: Vec::new(),
+            };
+            (name.clone(), Arc::new(versioned))
+        };
+        let snapshot = Snapshot::new(complete(wanted)?.into_iter().map(resource).collect());
+        self.0.next(SECRET, &snapshot)
+    }
+}
+
+fn want(wanted: &mut Wanted, names: impl IntoIterator<Item = String>) -> Result<(), NameError> {
+    for text in names {
+        let name = Name::parse(&text)?;
+        wanted.entry(text).or_insert((name, None));
+    }
+    Ok(())
+}
+
+/// All that is wanted, or nothing while something is still missing.
+fn complete(wanted: &Wanted) -> Option<Vec<(&String, &Held)>> {
+    let held = wanted
+        .iter()
+        .map(|(name, (_, held))| Some((name, held.as_ref()?)));
+    held.collect()
+}

@@ -1,0 +1,142 @@
+//! Memory of an incremental stream.
+
+use super::envelope::{DeltaRequest, DeltaResponse};
+use super::{FromEnvoy, judgement};
+use bytes::Bytes;
+use prost::Message as _;
+use remora_xds::delta::WILDCARD;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+#[derive(Debug, Default)]
+pub(super) struct Memory {
+    /// In the order in which Envoy asked first.
+    kinds: Vec<(String, Kind)>,
+    /// Responses of this connection that Envoy has not answered.
+    unanswered: HashMap<String, Change>,
+    /// And of earlier ones: Envoy will answer them, too.
+    late: HashMap<String, Change>,
+}
+
+#[derive(Debug, Default)]
+struct Kind {
+    everything: bool,
+    names: BTreeSet<String>,
+    /// What Envoy has, by name.
+    versions: BTreeMap<String, String>,
+}
+
+/// What a response changes once it is accepted.
+#[derive(Debug, Default)]
+struct Change {
+    type_url: String,
+    updated: Vec<(String, String)>,
+    removed: Vec<String>,
+}
+
+impl Memory {
+    pub(super) fn hear_envoy(&mut self, mut request: DeltaRequest, message: &Bytes) -> FromEnvoy {
+        self.note(&request);
+        if request.response_nonce.is_empty() {
+            return FromEnvoy::passed_on(message);
+        }
+        let (change, late) = match self.unanswered.remove(&request.response_nonce) {
+            Some(change) => (Some(change), false),
+            None => (self.late.remove(&request.response_nonce), true),
+        };
+        let refused = request.error_detail.is_some();
+        let answer = judgement(&request.type_url, request.error_detail.as_deref());
+        if let Some(change) = change.filter(|_| !refused) {
+            self.apply(change);
+        }
+        // Another connection's question: this one's control plane would not know what is answered.
+        let forward = if !late {
+            Some(message.clone())
+        } else if request.subscribe.is_empty() && request.unsubscribe.is_empty() {
+            None
+        } else {
+            request.response_nonce.clear();
+            request.error_detail = None;
+            Some(request.encode_to_vec().into())
+        };
+        FromEnvoy {
+            forward,
+            answer: Some(answer),
+        }
+    }
+
+    fn note(&mut self, request: &DeltaRequest) {
+        let known = self.kinds.iter().position(|(url, _)| *url == request.type_url);
+        let index = known.unwrap_or_else(|| {
+            let kind = Kind {
+                // An empty first list means everything, for the rest of the stream.
+                everything: request.subscribe.is_empty(),
+                names: BTreeSet::new(),
+                versions: request.initial_versions.clone(),
+            };
+            self.kinds.push((request.type_url.clone(), kind));
+            self.kinds.len() - 1
+        });
+        let Some((_, kind)) = self.kinds.get_mut(index) else {
+            return;
+        };
+        for name in &request.subscribe {
+            if name == WILDCARD {
+                kind.everything = true;
+            } else {
+                kind.names.insert(name.clone());
+            }
+        }
+        for name in &request.unsubscribe {
+            if name == WILDCARD {
+                kind.everything = false;
+            } else {
+                kind.names.remove(name);
+                if !kind.everything {
+                    kind.versions.remove(name);
+                }
+            }
+        }
+    }
+
+    fn apply(&mut self, change: Change) {
+        let kind = self.kinds.iter_mut().find(|(url, _)| *url == change.type_url);
+        if let Some((_, kind)) = kind {
+            kind.versions.extend(change.updated);
+            for name in change.removed {
+                kind.versions.remove(&name);
+            }
+        }
+    }
+
+    pub(super) fn hear_plane(&mut self, response: DeltaResponse) {
+        let updated = response.resources.into_iter().map(|r| (r.name, r.version));
+        let change = Change {
+            type_url: response.type_url,
+            updated: updated.collect(),
+            removed: response.removed,
+        };
+        self.unanswered.insert(response.nonce, change);
+    }
+
+    pub(super) fn connected(&mut self, node: &[u8]) -> Vec<Bytes> {
+        // A nonce of an even earlier connection that is still unanswered is one Envoy never got.
+        self.late = std::mem::take(&mut self.unanswered);
+        let mut node = Some(node.to_vec());
+        let requests = self.kinds.iter().map(|(type_url, kind)| {
+            let mut subscribe: Vec<String> = kind.names.iter().cloned().collect();
+            if kind.everything && !subscribe.is_empty() {
+                subscribe.push(WILDCARD.to_owned());
+            }
+            DeltaRequest {
+                node: node.take().unwrap_or_default(),
+                type_url: type_url.clone(),
+                subscribe,
+                initial_versions: kind.versions.clone(),
+                ..DeltaRequest::default()
+            }
+            .encode_to_vec()
+            .into()
+        });
+        requests.collect()
+    }
+}
