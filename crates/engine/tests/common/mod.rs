@@ -1,6 +1,8 @@
 //! A root file system made of this machine's programs, for containers in tests.
 #![allow(dead_code, reason = "each test uses its part")]
 
+pub(crate) mod images;
+
 use remora_engine::container::{Container, Exit, Mount, Root, Spec, Stdio};
 use remora_engine::sandbox::{Sandbox, SandboxSpec};
 use std::os::unix::fs::symlink;
