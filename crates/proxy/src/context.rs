@@ -11,9 +11,9 @@ use remora_mtls::Identity;
 use std::hash::{BuildHasher, RandomState};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Times and sizes.
 #[derive(Debug, Clone, Copy)]
@@ -103,10 +103,23 @@ pub struct Context {
     pub(crate) drain: Drain,
     pub(crate) pool: Pool,
     pub(crate) budget: Arc<Semaphore>,
+    held: AtomicUsize,
     log: Arc<dyn Fn(&Record) + Send + Sync>,
     /// Where the numbers that decide draws start: elsewhere in every process.
     seed: AtomicU64,
     started: Instant,
+}
+
+/// See [`Context::hold`].
+pub struct Hold {
+    ctx: Arc<Context>,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.ctx.held.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl Context {
@@ -133,6 +146,7 @@ impl Context {
             drain: Drain::default(),
             pool: Pool::default(),
             budget: Arc::new(Semaphore::new(limits.connections)),
+            held: AtomicUsize::new(0),
             log: Arc::new(log),
             seed: AtomicU64::new(RandomState::new().hash_one(0)),
             started: Instant::now(),
@@ -152,6 +166,25 @@ impl Context {
     /// Tunnels that are open to other proxies.
     pub fn tunnels(&self) -> usize {
         self.pool.len()
+    }
+
+    /// Captured connections, tunnels from others and their streams that are open.
+    pub fn open(&self) -> usize {
+        let held = self.held.load(Ordering::Relaxed);
+        self.limits
+            .connections
+            .saturating_sub(self.budget.available_permits() + held)
+    }
+
+    /// Keeps the proxy from ending its drain for lack of work, until it is dropped or the drain is cut. `None` when
+    /// there is no room, and so enough work.
+    pub fn hold(self: &Arc<Self>) -> Option<Hold> {
+        let permit = Arc::clone(&self.budget).try_acquire_owned().ok()?;
+        self.held.fetch_add(1, Ordering::Relaxed);
+        Some(Hold {
+            ctx: Arc::clone(self),
+            _permit: permit,
+        })
     }
 
     pub(crate) fn log(&self, record: &Record) {

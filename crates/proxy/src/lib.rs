@@ -29,5 +29,5 @@ pub mod route;
 pub mod sniff;
 mod socket;
 
-pub use context::{Context, Limits, Settings, UnknownDestinations};
+pub use context::{Context, Hold, Limits, Settings, UnknownDestinations};
 pub use listen::{Listeners, serve};
