@@ -6,19 +6,25 @@
 //! Promises: readiness is answered from the start, with the stage that is missing; the exit code says what happened,
 //! 0 only after a stop that was asked for; every wait has an end.
 
+mod application;
 pub mod bootstrap;
 pub mod children;
 pub mod client;
 mod dial;
+mod fetch;
 pub mod flags;
 mod http;
 mod log;
+mod metrics;
+pub mod probes;
 pub mod readiness;
+pub mod scrape;
 pub mod sds;
 pub mod settings;
 pub mod sidecar;
 mod sockets;
 mod status;
+pub mod stop;
 pub mod wait;
 pub mod xds_proxy;
 

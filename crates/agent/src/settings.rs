@@ -12,6 +12,9 @@ pub use node::Node;
 pub use proxy_config::ProxyConfig;
 pub use read::Inputs;
 
+use crate::probes::{Probes, ProbesError};
+use crate::scrape::{self, Target, TargetsError};
+use crate::stop::Knobs;
 use read::Environment;
 use remora_mtls::{InvalidSpiffeId, SpiffeId, TrustDomains};
 use remora_pod::duration::ParseDurationError;
@@ -72,6 +75,12 @@ pub enum SettingsError {
         #[source]
         source: InvalidSpiffeId,
     },
+    /// Probes that cannot be followed.
+    #[error(transparent)]
+    Probes(#[from] ProbesError),
+    /// Metrics that cannot be scraped.
+    #[error(transparent)]
+    Metrics(#[from] TargetsError),
     /// A file that is there cannot be read.
     #[error("read {}", path.display())]
     File {
@@ -140,6 +149,26 @@ pub struct Ports {
     pub hbone: u16,
     /// Readiness.
     pub readiness: u16,
+    /// The agent: readiness, probes, all metrics; 0 for none.
+    pub agent: u16,
+    /// Metrics of the proxy.
+    pub metrics: u16,
+}
+
+impl Ports {
+    /// All that belong to the sidecar, also those nobody listens on today.
+    // istio: 15000 and 15004 are Envoy's, 15053 is DNS.
+    pub fn all(&self) -> Vec<u16> {
+        let own = [
+            self.outbound,
+            self.inbound,
+            self.hbone,
+            self.readiness,
+            self.agent,
+            self.metrics,
+        ];
+        own.into_iter().chain([15000, 15004, 15053]).collect()
+    }
 }
 
 /// What the agent does.
@@ -171,8 +200,16 @@ pub struct Settings {
     pub unknown: UnknownDestinations,
     /// Whether every connection is worth a line.
     pub access_log: bool,
-    /// How long open connections may go on after the stop was asked for.
-    pub drain: Duration,
+    /// When to go after the stop was asked for.
+    pub stop: Knobs,
+    /// The application's probes.
+    pub probes: Probes,
+    /// Where the application is asked.
+    pub application: IpAddr,
+    /// Where it has its metrics.
+    pub metrics: Vec<Target>,
+    /// Metrics are for the pod itself only.
+    pub private_metrics: bool,
 }
 
 impl Settings {
@@ -201,6 +238,8 @@ impl Settings {
                 inbound: config.mesh_port("proxyInboundListenPort", 15006)?,
                 hbone: 15008,
                 readiness: env.port("ENVOY_STATUS_PORT", 15021)?,
+                agent: config.port("statusPort")?,
+                metrics: env.port("ENVOY_PROMETHEUS_PORT", 15090)?,
             },
             workers: workers(inputs, &config)?,
             unknown: match config.mesh_text("/outboundTrafficPolicy/mode") {
@@ -208,7 +247,19 @@ impl Settings {
                 _ => UnknownDestinations::Pass,
             },
             access_log: config.mesh_text("/accessLogFile").is_some(),
-            drain: config.duration("terminationDrainDuration")?,
+            stop: stop(env, &config)?,
+            probes: env
+                .text("ISTIO_KUBE_APP_PROBERS")
+                .map(Probes::parse)
+                .transpose()?
+                .unwrap_or_default(),
+            application: application(env, &addresses),
+            metrics: env
+                .text("ISTIO_PROMETHEUS_ANNOTATIONS")
+                .map(scrape::targets)
+                .transpose()?
+                .unwrap_or_default(),
+            private_metrics: env.flag("METRICS_LOCALHOST_ACCESS_ONLY")?,
             proxy_config: config,
             node,
             addresses,
@@ -216,6 +267,27 @@ impl Settings {
             domains,
         };
         Ok((settings, warnings))
+    }
+}
+
+fn stop(env: Environment<'_>, config: &ProxyConfig) -> Result<Knobs, SettingsError> {
+    // istio: in 1.5 the time was a variable.
+    let old = env.seconds("TERMINATION_DRAIN_DURATION_SECONDS")?;
+    Ok(Knobs {
+        grace: env.seconds("TERMINATION_GRACE_PERIOD_SECONDS")?,
+        termination_drain: config.duration("terminationDrainDuration")?.or(old),
+        drain: config.duration("drainDuration")?.unwrap_or_default(),
+        exit_on_zero: env.flag("EXIT_ON_ZERO_ACTIVE_CONNECTIONS")?,
+        minimum_drain: env.duration("MINIMUM_DRAIN_DURATION", Duration::from_secs(5))?,
+    })
+}
+
+// istio: the pod's address, as the kubelet would, unless the old way is asked for.
+fn application(env: Environment<'_>, addresses: &[IpAddr]) -> IpAddr {
+    let loopback = IpAddr::from([127, 0, 0, 1]);
+    match env.text("REWRITE_PROBE_LEGACY_LOCALHOST_DESTINATION") {
+        Some("true") => loopback,
+        _ => addresses.first().copied().unwrap_or(loopback),
     }
 }
 

@@ -10,9 +10,14 @@
 use crate::children::Children;
 use crate::http;
 use crate::log::{Log, chain};
+use crate::metrics::AgentMetrics;
+use crate::probes::Prober;
 use crate::readiness::{Readiness, Stage};
+use crate::scrape::Scraper;
 use crate::settings::Settings;
 use crate::sockets::{self, ListenError};
+use crate::status::Desk;
+use crate::stop::{self, Asked, StopSwitch};
 use crate::{dial, status};
 use remora_mtls::Identity;
 use remora_proxy::join::{Membership, Notice};
@@ -20,12 +25,11 @@ use remora_proxy::mesh::Mesh;
 use remora_proxy::metrics::Metrics;
 use remora_proxy::{Context, Limits, Listeners, serve};
 use remora_xds::client::Event;
-use std::future::Future;
 use std::io;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, Instant, SystemTime};
 use tokio::net::TcpListener;
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::signal::unix::{SignalKind, signal};
 
 /// The sidecar cannot go on.
 #[derive(Debug, thiserror::Error)]
@@ -77,59 +81,61 @@ pub fn run(settings: &Settings, log: &Log) -> Result<(), RunError> {
 }
 
 async fn live(settings: &Settings, log: &Log) -> Result<(), RunError> {
+    let started = Instant::now();
     // Before anything else, so that a signal during the start is not lost.
-    let mut signals = Signals::new().map_err(RunError::Signals)?;
+    let switch = StopSwitch::default();
+    listen_for_signals(&switch).map_err(RunError::Signals)?;
     let _children = Children::adopt().map_err(RunError::Signals)?;
-    let readiness = Readiness::default();
     let open = Sockets::open(settings)?;
+    let readiness = Readiness::default();
     readiness.reach(Stage::Sockets);
-    let asked = readiness.clone();
-    tokio::spawn(http::serve(open.readiness, move |request, _| {
-        status::readiness_port(request, asked.clone())
-    }));
-    let sidecar = Sidecar::new(settings, readiness.clone(), log.clone())?;
+    let sidecar = Sidecar::new(readiness, log.clone());
+    let proxy = open.answer(&sidecar.desk(settings, &switch));
+    let authority = sidecar.join(settings)?;
     let identity = tokio::select! {
-        identity = sidecar.prepared() => identity,
-        () = signals.stop() => return Ok(()),
+        identity = sidecar.prepared(&authority) => identity,
+        () = switch.reached(Asked::Stop) => {
+            sidecar.readiness.stop();
+            return Ok(());
+        }
     };
-    let (ctx, proxy) = sidecar.proxy(identity, open.proxy, settings, async move {
-        signals.stop().await;
-        readiness.stop();
-    });
+    let ctx = sidecar.context(identity, settings);
+    // Only the stop ends it, not a lack of work.
+    let hold = ctx.hold();
+    let serving = tokio::spawn(serve(Arc::clone(&ctx), proxy, std::future::pending()));
+    sidecar.metrics.ready_after(started.elapsed());
+    sidecar.readiness.reach(Stage::Proxy);
+    log.note(format_args!("ready after {} ms", started.elapsed().as_millis()));
+    let ports = settings.ports.all();
     tokio::select! {
-        () = proxy => {}
-        () = sidecar.stay_certified(ctx.identity()) => {}
+        () = stop::conduct(&ctx, &switch, &settings.stop, &ports) => {}
+        () = sidecar.stay_certified(&authority, ctx.identity()) => {}
+        () = sidecar.say_when_stopping(&switch) => {}
     }
+    drop(hold);
+    let _ = serving.await;
     log.note("stopped");
     Ok(())
 }
 
-/// Asks of the kubelet, and of people.
-struct Signals {
-    terminate: Signal,
-    interrupt: Signal,
-}
-
-impl Signals {
-    fn new() -> io::Result<Self> {
-        Ok(Self {
-            terminate: signal(SignalKind::terminate())?,
-            interrupt: signal(SignalKind::interrupt())?,
-        })
+fn listen_for_signals(switch: &StopSwitch) -> io::Result<()> {
+    for kind in [SignalKind::terminate(), SignalKind::interrupt()] {
+        let (mut signals, switch) = (signal(kind)?, switch.clone());
+        tokio::spawn(async move {
+            while signals.recv().await.is_some() {
+                switch.terminate();
+            }
+        });
     }
-
-    async fn stop(&mut self) {
-        tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
-        }
-    }
+    Ok(())
 }
 
 /// All that is listened on.
 struct Sockets {
     proxy: Listeners,
     readiness: Vec<TcpListener>,
+    agent: Vec<TcpListener>,
+    metrics: Vec<TcpListener>,
 }
 
 impl Sockets {
@@ -137,6 +143,12 @@ impl Sockets {
         let ports = settings.ports;
         Ok(Self {
             readiness: sockets::everywhere(ports.readiness)?,
+            agent: if ports.agent == 0 {
+                Vec::new()
+            } else {
+                sockets::everywhere(ports.agent)?
+            },
+            metrics: sockets::everywhere(ports.metrics)?,
             proxy: Listeners {
                 outbound: sockets::everywhere(ports.outbound)?,
                 inbound: sockets::everywhere(ports.inbound)?,
@@ -144,20 +156,60 @@ impl Sockets {
             },
         })
     }
+
+    /// Answers questions from here on; gives the proxy's own sockets.
+    fn answer(self, desk: &Arc<Desk>) -> Listeners {
+        let shared = Arc::clone(desk);
+        tokio::spawn(http::serve(self.readiness, move |request, _| {
+            status::readiness_port(request, Arc::clone(&shared))
+        }));
+        let shared = Arc::clone(desk);
+        tokio::spawn(http::serve(self.agent, move |request, peer| {
+            status::agent_port(request, peer, Arc::clone(&shared))
+        }));
+        let shared = Arc::clone(desk);
+        tokio::spawn(http::serve(self.metrics, move |request, _| {
+            std::future::ready(status::metrics_port(&request, &shared))
+        }));
+        self.proxy
+    }
 }
 
 struct Sidecar {
     readiness: Readiness,
     log: Log,
     mesh: Arc<Mesh>,
-    /// Certificates come from here.
-    authority: Membership,
-    metrics: Arc<Metrics>,
+    metrics: Arc<AgentMetrics>,
+    proxy_metrics: Arc<Metrics>,
 }
 
 impl Sidecar {
-    /// Discovery is followed from here on.
-    fn new(settings: &Settings, readiness: Readiness, log: Log) -> Result<Self, RunError> {
+    fn new(readiness: Readiness, log: Log) -> Self {
+        Self {
+            readiness,
+            log,
+            mesh: Arc::default(),
+            metrics: Arc::default(),
+            proxy_metrics: Arc::default(),
+        }
+    }
+
+    fn desk(&self, settings: &Settings, switch: &StopSwitch) -> Arc<Desk> {
+        Arc::new(Desk {
+            readiness: self.readiness.clone(),
+            switch: switch.clone(),
+            prober: Prober::new(settings.probes.clone(), settings.application),
+            scraper: Scraper {
+                agent: Arc::clone(&self.metrics),
+                proxy: Arc::clone(&self.proxy_metrics),
+                targets: settings.metrics.clone(),
+            },
+            private_metrics: settings.private_metrics,
+        })
+    }
+
+    /// Follows discovery from here on; gives who gets certificates.
+    fn join(&self, settings: &Settings) -> Result<Membership, RunError> {
         let membership = |upstream: &crate::settings::Upstream| {
             let control_plane =
                 dial::control_plane(upstream, &settings.token).map_err(|source| RunError::Upstream {
@@ -172,50 +224,32 @@ impl Sidecar {
                 node: settings.node.id.clone(),
             })
         };
-        let mesh = Arc::new(Mesh::default());
         let discovery = membership(&settings.discovery)?;
-        let (followed, heard) = (Arc::clone(&mesh), (readiness.clone(), log.clone()));
-        tokio::spawn(async move {
-            let (readiness, log) = heard;
-            let mut notice = |notice| hear(&notice, &readiness, &log);
-            discovery.follow(&followed, &mut notice).await;
-        });
-        Ok(Self {
-            authority: membership(&settings.authority)?,
-            readiness,
-            log,
-            mesh,
-            metrics: Arc::default(),
-        })
+        let (mesh, mut ear) = (Arc::clone(&self.mesh), self.ear());
+        tokio::spawn(async move { discovery.follow(&mesh, &mut ear).await });
+        membership(&settings.authority)
     }
 
     /// Waits until certificate and configuration are there.
-    async fn prepared(&self) -> Identity {
-        let mut notice = |notice| hear(&notice, &self.readiness, &self.log);
-        let identity = self.authority.identity(&mut notice).await;
+    async fn prepared(&self, authority: &Membership) -> Identity {
+        let identity = authority.identity(&mut self.ear()).await;
         self.readiness.reached(Stage::Configuration).await;
         identity
     }
 
-    /// Takes connections from now until `stop`.
-    fn proxy(
-        &self,
-        identity: Identity,
-        listeners: Listeners,
-        settings: &Settings,
-        stop: impl Future<Output = ()>,
-    ) -> (Arc<Context>, impl Future<Output = ()>) {
-        let (log, metrics) = (self.log.clone(), Arc::clone(&self.metrics));
+    fn context(&self, identity: Identity, settings: &Settings) -> Arc<Context> {
+        let (log, metrics) = (self.log.clone(), Arc::clone(&self.proxy_metrics));
         let shown = settings.access_log;
         let behaviour = remora_proxy::Settings {
             limits: Limits {
-                drain: settings.drain,
+                // The end is conducted from outside.
+                drain: Duration::from_hours(24 * 365),
                 ..Limits::default()
             },
             unknown: settings.unknown,
             ..remora_proxy::Settings::default()
         };
-        let ctx = Arc::new(Context::new(
+        Arc::new(Context::new(
             Arc::new(identity),
             Arc::clone(&self.mesh),
             behaviour,
@@ -225,17 +259,31 @@ impl Sidecar {
                     log.access(record);
                 }
             },
-        ));
-        self.readiness.reach(Stage::Proxy);
-        self.log.note("ready");
-        (Arc::clone(&ctx), serve(ctx, listeners, stop))
+        ))
     }
 
-    async fn stay_certified(&self, identity: &Identity) {
-        let mut notice = |notice| hear(&notice, &self.readiness, &self.log);
-        self.authority
-            .stay_certified(identity, jitter(), &mut notice)
+    async fn stay_certified(&self, authority: &Membership, identity: &Identity) {
+        authority
+            .stay_certified(identity, jitter(), &mut self.ear())
             .await;
+    }
+
+    /// Readiness fails from the moment the stop is asked for. Never done.
+    async fn say_when_stopping(&self, switch: &StopSwitch) {
+        switch.reached(Asked::Stop).await;
+        self.readiness.stop();
+        self.log.note("asked to stop");
+        std::future::pending::<()>().await;
+    }
+
+    /// Hears what happens on the way.
+    fn ear(&self) -> impl FnMut(Notice) + Send + use<> {
+        let (readiness, log, metrics) = (
+            self.readiness.clone(),
+            self.log.clone(),
+            Arc::clone(&self.metrics),
+        );
+        move |notice| hear(&notice, &readiness, &log, &metrics)
     }
 }
 
@@ -246,14 +294,16 @@ fn jitter() -> f64 {
     f64::from(nanos % 1000) / 1000.0
 }
 
-fn hear(notice: &Notice, readiness: &Readiness, log: &Log) {
+fn hear(notice: &Notice, readiness: &Readiness, log: &Log, metrics: &AgentMetrics) {
     match notice {
         Notice::Certified(until) => {
+            metrics.certified_until(*until);
             let left = until.duration_since(SystemTime::now()).unwrap_or_default();
             log.note(format_args!("certified for {} s", left.as_secs()));
             readiness.reach(Stage::Certificate);
         }
         Notice::NotCertified(error) => {
+            metrics.failed_certificates.count();
             let why = chain(error);
             log.warning(&why);
             readiness.trouble(Stage::Certificate, why);
@@ -271,6 +321,7 @@ fn hear(notice: &Notice, readiness: &Readiness, log: &Log) {
             }
         }
         Notice::Discovery(Event::Disconnected(error)) => {
+            metrics.discovery_failures.count();
             let why = chain(error);
             log.warning(format_args!("discovery: {why}"));
             readiness.trouble(Stage::Configuration, why);

@@ -7,4 +7,6 @@ mod sidecar {
     mod orphans;
     pub(crate) mod process;
     pub(crate) mod scene;
+    mod status;
+    mod stop;
 }

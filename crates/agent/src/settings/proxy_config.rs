@@ -82,10 +82,9 @@ impl ProxyConfig {
         scalar(self.fields.get(field)?)
     }
 
-    /// A field that is a duration.
-    pub fn duration(&self, field: &str) -> Result<Duration, SettingsError> {
-        self.scalar(field)
-            .map_or(Ok(Duration::ZERO), |text| duration(field, &text))
+    /// A field that is a duration, if it is set.
+    pub fn duration(&self, field: &str) -> Result<Option<Duration>, SettingsError> {
+        self.scalar(field).map(|text| duration(field, &text)).transpose()
     }
 
     /// A field that is a port; 0 if it is not set.
@@ -125,7 +124,6 @@ fn defaults() -> Value {
         "binaryPath": "/usr/local/bin/envoy",
         "serviceCluster": "istio-proxy",
         "drainDuration": "45s",
-        "terminationDrainDuration": "5s",
         "proxyAdminPort": 15000,
         "controlPlaneAuthPolicy": "MUTUAL_TLS",
         "discoveryAddress": "istiod.istio-system.svc:15012",

@@ -114,6 +114,31 @@ impl<'a> Environment<'a> {
         self.text(name).map_or(Ok(default), |text| duration(name, text))
     }
 
+    pub(super) fn seconds(self, name: &str) -> Result<Option<Duration>, SettingsError> {
+        let Some(text) = self.text(name) else {
+            return Ok(None);
+        };
+        let seconds = text.parse().map_err(|_| SettingsError::Value {
+            name: name.to_owned(),
+            value: text.to_owned(),
+            expected: "a number of seconds",
+        })?;
+        Ok(Some(Duration::from_secs(seconds)))
+    }
+
+    /// As Go reads them; not set is off.
+    pub(super) fn flag(self, name: &str) -> Result<bool, SettingsError> {
+        match self.text(name) {
+            None | Some("0" | "f" | "F" | "false" | "False" | "FALSE") => Ok(false),
+            Some("1" | "t" | "T" | "true" | "True" | "TRUE") => Ok(true),
+            Some(text) => Err(SettingsError::Value {
+                name: name.to_owned(),
+                value: text.to_owned(),
+                expected: "true or false",
+            }),
+        }
+    }
+
     pub(super) fn port(self, name: &str, default: u16) -> Result<u16, SettingsError> {
         let Some(text) = self.text(name) else {
             return Ok(default);

@@ -51,7 +51,8 @@ fn a_pod_of_todays_template_needs_nothing_else() {
     let root = RootSource::File("./var/run/secrets/istio/root-cert.pem".into());
     assert_eq!(settings.discovery.roots, Some(root));
     assert_eq!(settings.certificate_life, Duration::from_hours(24));
-    assert_eq!(settings.drain, Duration::from_secs(5));
+    assert_eq!(settings.stop.termination_drain, None);
+    assert_eq!(settings.stop.drain, Duration::from_secs(45));
     assert_eq!(settings.unknown, UnknownDestinations::Pass);
 }
 
@@ -69,7 +70,7 @@ fn later_layers_of_the_proxy_config_win() {
     let (settings, _) = Settings::resolve(&inputs).unwrap();
     assert_eq!(settings.discovery.server.host, "flag");
     assert_eq!(settings.workers, 5);
-    assert_eq!(settings.drain, Duration::from_secs(7));
+    assert_eq!(settings.stop.termination_drain, Some(Duration::from_secs(7)));
 }
 
 #[test]

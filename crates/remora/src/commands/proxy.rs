@@ -15,7 +15,14 @@ from the moment it is asked to stop.
 
 Settings come from Istio's flags, environment (PROXY_CONFIG, POD_NAME, POD_NAMESPACE, SERVICE_ACCOUNT, INSTANCE_IP,
 TRUST_DOMAIN, CA_ADDR, ISTIO_META_*, …) and files below the working directory. Flags that are not known are accepted
-with a warning, so that templates of other versions start. SIGTERM drains and ends it with exit code 0.";
+with a warning, so that templates of other versions start.
+
+The agent's port 15020 answers for the application's probes (ISTIO_KUBE_APP_PROBERS), for all metrics
+(/stats/prometheus) and, from inside the pod, POST /drain and POST /quitquitquit.
+
+After SIGTERM readiness fails at once, and the sidecar stays while the application listens or anything is open, at most
+until one deadline: terminationDrainDuration if it was chosen, else a second less than the grace period
+(TERMINATION_GRACE_PERIOD_SECONDS, or 30 s). A second SIGTERM hurries. The exit code is 0.";
 
 /// Whatever Istio's templates say.
 #[derive(Debug, clap::Args)]

@@ -1,7 +1,7 @@
 //! From the start to the stop.
 
 use super::process::{Process, Start};
-use super::scene::{Pod, Scene, ping};
+use super::scene::{Pod, Scene};
 
 #[test]
 fn readiness_tells_what_is_missing_until_everything_is_there_and_fails_on_the_stop() {
@@ -25,26 +25,6 @@ fn readiness_tells_what_is_missing_until_everything_is_there_and_fails_on_the_st
     );
     assert_eq!(scene.ask(Pod::Web, 15021, "/config_dump").unwrap().0, 404);
     assert_eq!(sidecar.stop(), 0, "{}", sidecar.said());
-}
-
-#[test]
-fn two_pods_talk_and_an_open_connection_survives_the_drain() {
-    let scene = Scene::new();
-    let _control = scene.control();
-    scene.application(Pod::Cart);
-    let mut cart = scene.sidecar(Pod::Cart);
-    let mut web = scene.sidecar(Pod::Web);
-    scene.ready(Pod::Cart);
-    scene.ready(Pod::Web);
-    let mut open = scene.call().unwrap();
-    cart.signal("TERM");
-    let (_, body) = scene.readiness(Pod::Cart, |status, _| status == 503);
-    assert!(body.contains("stopping"), "{body}");
-    ping(&mut open).unwrap();
-    drop(open);
-    // Nothing is open any more: long before the drain's time is over.
-    assert_eq!(cart.end(), 0, "{}", cart.said());
-    assert_eq!(web.stop(), 0, "{}", web.said());
 }
 
 #[test]

@@ -4,12 +4,17 @@ use super::process::{PATIENCE, Process, Start};
 use remora_capture::install;
 use remora_capture::options::{Environment, Settings, parse_argv};
 use remora_net::Namespace;
+use remora_net::socket::readable;
 use remora_testkit::{Actor, Lab};
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::os::fd::AsFd as _;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
@@ -160,7 +165,7 @@ impl Scene {
             ("ISTIOD_SAN", "istiod.istio-system.svc"),
             (
                 "PROXY_CONFIG",
-                "{discoveryAddress: '10.2.0.1:15012', concurrency: 1}",
+                "{discoveryAddress: '10.2.0.1:15012', concurrency: 1, terminationDrainDuration: 100ms}",
             ),
             ("ISTIO_META_CLUSTER_ID", "Kubernetes"),
         ]
@@ -226,20 +231,28 @@ impl Scene {
         self.readiness(pod, |status, _| status == 200);
     }
 
-    /// An application on a pod's port 8080 that answers `ping` with `pong`.
-    pub(crate) fn application(&self, pod: Pod) {
-        Actor::new(self.namespace(pod), APP, APP).run(|| {
+    /// An application on a pod's port 8080 that answers `ping` with `pong`, and requests of HTTP with a page.
+    pub(crate) fn application(&self, pod: Pod) -> Application {
+        let listens = Arc::new(AtomicBool::new(true));
+        let asked = Arc::clone(&listens);
+        let thread = Actor::new(self.namespace(pod), APP, APP).run(move || {
             let at = SocketAddr::from(([0, 0, 0, 0], 8080));
             let listener = remora_net::socket::TcpOptions::default().listen(at).unwrap();
             std::thread::spawn(move || {
-                while let Ok((mut stream, _)) = listener.accept() {
-                    std::thread::spawn(move || {
-                        let mut word = [0; 4];
-                        while stream.read_exact(&mut word).is_ok() && stream.write_all(b"pong").is_ok() {}
-                    });
+                while asked.load(Ordering::Relaxed) {
+                    let ready = readable(&[listener.as_fd()], Duration::from_millis(5)).unwrap();
+                    if ready[0]
+                        && let Ok((stream, _)) = listener.accept()
+                    {
+                        std::thread::spawn(move || serve(stream));
+                    }
                 }
-            });
+            })
         });
+        Application {
+            listens,
+            thread: Some(thread),
+        }
     }
 
     /// A connection from the application of `web` to the service `cart`, on which one word went both ways.
@@ -250,6 +263,42 @@ impl Scene {
             ping(&mut stream)?;
             Ok(stream)
         })
+    }
+}
+
+/// An application. Open connections go on when it no longer listens.
+pub(crate) struct Application {
+    listens: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Application {
+    pub(crate) fn stop_listening(&mut self) {
+        self.listens.store(false, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            thread.join().unwrap();
+        }
+    }
+}
+
+impl Drop for Application {
+    fn drop(&mut self) {
+        self.stop_listening();
+    }
+}
+
+fn serve(mut stream: TcpStream) {
+    let mut word = [0; 4];
+    while stream.read_exact(&mut word).is_ok() {
+        if &word == b"GET " {
+            let page = "app_metric 1\n";
+            let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", page.len());
+            let _ = stream.write_all(format!("{head}{page}").as_bytes());
+            return;
+        }
+        if stream.write_all(b"pong").is_err() {
+            return;
+        }
     }
 }
 

@@ -1,0 +1,187 @@
+use super::{Prober, Probes, ProbesError};
+use crate::http::Answer;
+use bytes::Bytes;
+use http::HeaderMap;
+use http_body_util::BodyExt as _;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpListener;
+
+const PATH: &str = "/app-health/web/readyz";
+
+/// What an application was asked, head by head.
+type Heads = Arc<Mutex<Vec<String>>>;
+
+/// An application that answers each connection with the next text.
+async fn application(answers: &'static [&'static str]) -> (u16, Heads) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let heads = Heads::default();
+    let seen = Arc::clone(&heads);
+    tokio::spawn(async move {
+        for answer in answers {
+            let (mut stream, from) = listener.accept().await.unwrap();
+            assert_eq!(
+                from.ip(),
+                IpAddr::from([127, 0, 0, 6]),
+                "known by the capture rules"
+            );
+            let mut head = String::new();
+            while !head.ends_with("\r\n\r\n") {
+                head.push(stream.read_u8().await.unwrap().into());
+            }
+            seen.lock().unwrap().push(head.to_lowercase());
+            let answer = answer.replace("PORT", &port.to_string());
+            stream.write_all(answer.as_bytes()).await.unwrap();
+        }
+    });
+    (port, heads)
+}
+
+async fn ask(probe: &str, headers: &[(&'static str, &str)]) -> (u16, String) {
+    let all = Probes::parse(&format!("{{\"{PATH}\":{probe}}}")).unwrap();
+    let prober = Prober::new(all, IpAddr::from([127, 0, 0, 1]));
+    let mut all = HeaderMap::new();
+    for (name, value) in headers {
+        all.insert(*name, value.parse().unwrap());
+    }
+    body(prober.answer(PATH, &all).await).await
+}
+
+async fn body(answer: Answer) -> (u16, String) {
+    let status = answer.status().as_u16();
+    let bytes: Bytes = answer.into_body().collect().await.unwrap().to_bytes();
+    (status, String::from_utf8(bytes.to_vec()).unwrap())
+}
+
+#[test]
+fn probes_are_read_whole_or_not_at_all() {
+    let parse = |text: &str| Probes::parse(text).map(|_| ());
+    assert_eq!(parse("{}"), Ok(()));
+    assert_eq!(parse("[]"), Err(ProbesError::Json));
+    for path in [
+        "/x/web/livez",
+        "/app-health/web",
+        "/app-health//livez",
+        "/app-health/web/other",
+    ] {
+        let text = format!(r#"{{"{path}":{{"tcpSocket":{{"port":1}}}}}}"#);
+        assert_eq!(parse(&text), Err(ProbesError::Path(path.to_owned())));
+    }
+    for (probe, why) in [
+        ("{}", "must have exactly one of httpGet, tcpSocket and grpc"),
+        (
+            r#"{"tcpSocket":{"port":1},"grpc":{"port":1}}"#,
+            "must have exactly one of httpGet, tcpSocket and grpc",
+        ),
+        (r#"{"tcpSocket":{"port":"http"}}"#, "has no port that is a number"),
+    ] {
+        let expected = ProbesError::Probe {
+            path: PATH.to_owned(),
+            why,
+        };
+        assert_eq!(parse(&format!("{{\"{PATH}\":{probe}}}")), Err(expected));
+    }
+}
+
+#[tokio::test]
+async fn the_application_sees_the_kubelets_request() {
+    let (port, heads) = application(&["HTTP/1.1 418 x\r\ncontent-length: 3\r\n\r\nabc"]).await;
+    let probe = format!(
+        r#"{{"httpGet":{{"path":"health?x=1","port":{port},"httpHeaders":[{{"name":"X-Own","value":"1"}}]}}}}"#
+    );
+    let headers = [
+        ("user-agent", "kube-probe/1.37"),
+        ("host", "10.1.0.2:15020"),
+        ("x-own", "0"),
+    ];
+    assert_eq!(ask(&probe, &headers).await, (418, "abc".to_owned()));
+    let head = heads.lock().unwrap()[0].clone();
+    for part in [
+        "get /health?x=1 http/1.1\r\n",
+        &format!("host: 10.1.0.2:{port}\r\n"),
+        "user-agent: kube-probe/1.37\r\n",
+        "x-own: 1\r\n",
+        "connection: close\r\n",
+    ] {
+        assert!(head.contains(part), "{part:?} in {head}");
+    }
+}
+
+#[tokio::test]
+async fn redirects_are_followed_on_the_same_host_only() {
+    let (port, heads) = application(&[
+        "HTTP/1.1 302 x\r\nlocation: /second\r\ncontent-length: 0\r\n\r\n",
+        "HTTP/1.1 301 x\r\nlocation: http://app.local:PORT/third\r\ncontent-length: 0\r\n\r\n",
+        "HTTP/1.1 302 x\r\nlocation: http://other.local/\r\ncontent-length: 2\r\n\r\nok",
+    ])
+    .await;
+    let probe = format!(
+        r#"{{"httpGet":{{"path":"/","port":{port},"httpHeaders":[{{"name":"Host","value":"app.local:{port}"}}]}}}}"#
+    );
+    assert_eq!(ask(&probe, &[]).await, (200, "ok".to_owned()));
+    let heads = heads.lock().unwrap().clone();
+    assert_eq!(heads.len(), 3);
+    assert!(heads[2].starts_with("get /third ") && heads[2].contains(&format!("host: app.local:{port}\r\n")));
+}
+
+#[tokio::test]
+async fn silence_ends_in_time_and_refusal_at_once() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let silent = format!(r#"{{"httpGet":{{"path":"/","port":{port}}},"timeoutSeconds":1}}"#);
+    let (status, why) = ask(&silent, &[]).await;
+    assert_eq!(status, 500);
+    assert!(why.contains("no answer in 1 s"), "{why}");
+    let tcp = format!(r#"{{"tcpSocket":{{"port":{port}}},"timeoutSeconds":1}}"#);
+    assert_eq!(ask(&tcp, &[]).await.0, 200);
+    drop(listener);
+    assert_eq!(ask(&tcp, &[]).await.0, 500);
+    let prober = Prober::new(Probes::default(), IpAddr::from([127, 0, 0, 1]));
+    assert_eq!(
+        prober
+            .answer("/app-health/x/livez", &HeaderMap::new())
+            .await
+            .status(),
+        400
+    );
+}
+
+/// A health service: what it answers, by the name it is asked for.
+async fn health() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    tokio::spawn(async move {
+        loop {
+            let (stream, _) = listener.accept().await.unwrap();
+            tokio::spawn(async move {
+                let mut connection = h2::server::handshake(stream).await.unwrap();
+                while let Some(Ok((mut request, mut respond))) = connection.accept().await {
+                    assert_eq!(request.uri().path(), "/grpc.health.v1.Health/Check");
+                    let asked = request.body_mut().data().await.unwrap().unwrap();
+                    let serving = u8::from(asked.ends_with(b"good"));
+                    let head = http::Response::builder().header("content-type", "application/grpc");
+                    let mut send = respond.send_response(head.body(()).unwrap(), false).unwrap();
+                    send.send_data(Bytes::copy_from_slice(&[0, 0, 0, 0, 2, 8, serving]), false)
+                        .unwrap();
+                    let mut trailers = HeaderMap::new();
+                    let unknown = asked.ends_with(b"unknown");
+                    trailers.insert("grpc-status", if unknown { "5" } else { "0" }.parse().unwrap());
+                    send.send_trailers(trailers).unwrap();
+                }
+            });
+        }
+    });
+    port
+}
+
+#[tokio::test]
+async fn grpc_services_are_well_only_when_they_say_so() {
+    let port = health().await;
+    for (service, expected) in [("good", 200), ("bad", 500), ("unknown", 500)] {
+        let probe = format!(r#"{{"grpc":{{"port":{port},"service":"{service}"}}}}"#);
+        let (status, why) = ask(&probe, &[]).await;
+        assert_eq!(status, expected, "{service}: {why}");
+    }
+}
