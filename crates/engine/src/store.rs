@@ -4,24 +4,32 @@
 //! blobs/sha256/HEX    manifests and configurations, as they came
 //! layers/HEX          unpacked layers, named by everything below and including them
 //! images/HEX.json     what a name stands for
-//! tmp/PID-N           not finished
+//! tmp/PID-N           not finished; partial-HEX is a download that can be taken up again
 //! ```
 //!
 //! Everything appears by a rename, whole and verified, so any number of processes may use a store, and one that is
 //! killed leaves nothing but files in `tmp`, which the next one removes.
 
+mod partial;
+
+pub(crate) use partial::Partial;
+
 use crate::image::digest::{Digest, Hasher};
 use crate::image::unpack::{self, UnpackError};
 use crate::image::{Config, Image, Reference, config::ConfigError};
 use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
 use std::io::{self, Read, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// A directory with images.
 #[derive(Debug)]
 pub struct Store {
     root: PathBuf,
+    /// One pull of a name at a time.
+    busy: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
 }
 
 /// Why the store could not do something.
@@ -45,6 +53,14 @@ pub enum StoreError {
         expected: Digest,
         /// As it was.
         found: Digest,
+    },
+    /// Content has another size than promised.
+    #[error("{digest} has not the size of {expected} bytes that was promised")]
+    Size {
+        /// Of what.
+        digest: Digest,
+        /// What was promised.
+        expected: u64,
     },
     /// A layer.
     #[error("unpack layer {number}")]
@@ -79,7 +95,7 @@ impl StoreError {
             Self::Io { source, .. } if source.kind() == io::ErrorKind::StorageFull => {
                 Some("the disk is full; make room or put the image store elsewhere")
             }
-            Self::Digest { .. } => Some("the content is damaged or was tampered with"),
+            Self::Digest { .. } | Self::Size { .. } => Some("the content is damaged or was tampered with"),
             _ => None,
         }
     }
@@ -104,7 +120,10 @@ fn failed(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> StoreErr
 impl Store {
     /// Opens a store, and makes it if need be. What killed processes left unfinished is removed.
     pub fn open(root: impl Into<PathBuf>) -> Result<Self, StoreError> {
-        let store = Self { root: root.into() };
+        let store = Self {
+            root: root.into(),
+            busy: Mutex::default(),
+        };
         for dir in ["blobs/sha256", "blobs/sha512", "layers", "images", "tmp"] {
             let path = store.root.join(dir);
             std::fs::create_dir_all(&path).map_err(failed("make", &path))?;
@@ -143,6 +162,15 @@ impl Store {
         self.root
             .join("tmp")
             .join(format!("{}-{number}", std::process::id()))
+    }
+
+    /// Waits until nobody else in this process works on the same name.
+    pub(crate) async fn alone(&self, name: &str) -> tokio::sync::OwnedMutexGuard<()> {
+        let lock = {
+            let mut busy = self.busy.lock().unwrap_or_else(PoisonError::into_inner);
+            Arc::clone(busy.entry(name.to_owned()).or_default())
+        };
+        lock.lock_owned().await
     }
 
     fn blob_path(&self, digest: &Digest) -> PathBuf {
@@ -301,6 +329,12 @@ impl Store {
             Ok(config) => self.image_of(&config),
             Err(_) => Ok(None),
         }
+    }
+
+    /// The digest under which a registry had this name last time.
+    pub(crate) fn source(&self, reference: &Reference) -> Option<Digest> {
+        let record = Self::record(&self.record_path(reference))?;
+        Digest::parse(&record.source).ok()
     }
 
     /// The image with this configuration, if it is here whole.

@@ -4,6 +4,11 @@ use super::digest::{Digest, DigestError};
 use serde::Deserialize;
 use std::fmt;
 
+/// What a registry may answer with; sent along when asking.
+pub(crate) const MEDIA_TYPES: &str = "application/vnd.oci.image.index.v1+json, \
+    application/vnd.docker.distribution.manifest.list.v2+json, application/vnd.oci.image.manifest.v1+json, \
+    application/vnd.docker.distribution.manifest.v2+json";
+
 /// Bytes a manifest or a configuration may have.
 pub(crate) const DOCUMENT_MAX: u64 = 4 << 20;
 

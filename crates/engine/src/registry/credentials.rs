@@ -1,0 +1,263 @@
+//! Credentials in Docker's form: the file people have, and the secrets pods name.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io;
+use std::process::Stdio;
+use std::time::Duration;
+use tokio::io::AsyncWriteExt as _;
+
+/// Names, passwords and programs that know them, by registry.
+#[derive(Debug, Clone, Default)]
+pub struct Credentials {
+    known: BTreeMap<String, Secret>,
+    /// A program for one registry.
+    helpers: BTreeMap<String, String>,
+    /// A program for all others.
+    helper: Option<String>,
+}
+
+/// Who asks. Shown without the secret part.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) enum Secret {
+    Password {
+        user: String,
+        password: String,
+    },
+    /// To be exchanged for a token.
+    Identity(String),
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Password { user, .. } => write!(f, "Password of {user:?}"),
+            Self::Identity(_) => f.write_str("Identity"),
+        }
+    }
+}
+
+/// Why credentials could not be had.
+#[derive(Debug, thiserror::Error)]
+pub enum CredentialsError {
+    /// Not Docker's form.
+    #[error("read the registry credentials")]
+    Json(#[from] serde_json::Error),
+    /// The entry of a registry.
+    #[error("the credentials for {0} are not user:password in base64")]
+    Entry(String),
+    /// A helper program.
+    #[error("run docker-credential-{helper}")]
+    Helper {
+        /// Which.
+        helper: String,
+        /// What went wrong.
+        #[source]
+        source: io::Error,
+    },
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct File {
+    #[serde(default)]
+    auths: BTreeMap<String, Entry>,
+    creds_store: Option<String>,
+    #[serde(default)]
+    cred_helpers: BTreeMap<String, String>,
+}
+
+#[derive(Deserialize)]
+struct Entry {
+    auth: Option<String>,
+    username: Option<String>,
+    password: Option<String>,
+    identitytoken: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Helped {
+    username: String,
+    secret: String,
+}
+
+/// What a helper program may take.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+impl Credentials {
+    /// Reads `config.json` of Docker, or what is under `.dockerconfigjson` in a Secret.
+    pub fn from_json(text: &str) -> Result<Self, CredentialsError> {
+        let file: File = serde_json::from_str(text)?;
+        let mut known = BTreeMap::new();
+        for (registry, entry) in &file.auths {
+            if let Some(secret) = entry.read(registry)? {
+                known.insert(host(registry), secret);
+            }
+        }
+        let helpers = file.cred_helpers.into_iter().map(|(r, h)| (host(&r), h));
+        Ok(Self {
+            known,
+            helpers: helpers.collect(),
+            helper: file.creds_store.filter(|h| !h.is_empty()),
+        })
+    }
+
+    /// Adds others; where both know a registry, the others win.
+    pub fn extend(&mut self, others: Self) {
+        self.known.extend(others.known);
+        self.helpers.extend(others.helpers);
+        self.helper = others.helper.or(self.helper.take());
+    }
+
+    /// What there is for a registry.
+    pub(super) async fn find(&self, registry: &str) -> Result<Option<Secret>, CredentialsError> {
+        if let Some(secret) = self.known.get(registry) {
+            return Ok(Some(secret.clone()));
+        }
+        let helper = self.helpers.get(registry).or(self.helper.as_ref());
+        match helper {
+            None => Ok(None),
+            Some(helper) => ask(helper, registry)
+                .await
+                .map_err(|source| CredentialsError::Helper {
+                    helper: helper.clone(),
+                    source,
+                }),
+        }
+    }
+}
+
+impl Entry {
+    fn read(&self, registry: &str) -> Result<Option<Secret>, CredentialsError> {
+        let wrong = || CredentialsError::Entry(registry.to_owned());
+        if let Some(token) = self.identitytoken.as_ref().filter(|t| !t.is_empty()) {
+            return Ok(Some(Secret::Identity(token.clone())));
+        }
+        if let Some(auth) = self.auth.as_ref().filter(|a| !a.is_empty()) {
+            let bytes = STANDARD.decode(auth.trim()).map_err(|_| wrong())?;
+            let text = String::from_utf8(bytes).map_err(|_| wrong())?;
+            let (user, password) = text.trim_end_matches('\0').split_once(':').ok_or_else(wrong)?;
+            return Ok(Some(Secret::Password {
+                user: user.to_owned(),
+                password: password.to_owned(),
+            }));
+        }
+        Ok(match (&self.username, &self.password) {
+            (Some(user), Some(password)) => Some(Secret::Password {
+                user: user.clone(),
+                password: password.clone(),
+            }),
+            // Docker leaves an empty entry when a helper keeps the secret.
+            _ => None,
+        })
+    }
+}
+
+/// The registry an entry is for: people write whole addresses.
+fn host(entry: &str) -> String {
+    let bare = entry.trim_start_matches("https://").trim_start_matches("http://");
+    let bare = bare.split('/').next().unwrap_or(bare);
+    match bare {
+        "index.docker.io" | "registry-1.docker.io" => "docker.io".to_owned(),
+        other => other.to_owned(),
+    }
+}
+
+/// Helper programs are named in a file; only a plain name is taken for one.
+fn is_plain(name: &str) -> bool {
+    !name.is_empty()
+        && name
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'))
+}
+
+async fn ask(helper: &str, registry: &str) -> io::Result<Option<Secret>> {
+    if !is_plain(helper) {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    let mut child = tokio::process::Command::new(format!("docker-credential-{helper}"))
+        .arg("get")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .kill_on_drop(true)
+        .spawn()?;
+    // The name under which Docker stores its own registry.
+    let server = if registry == "docker.io" {
+        "https://index.docker.io/v1/"
+    } else {
+        registry
+    };
+    if let Some(mut input) = child.stdin.take() {
+        input.write_all(server.as_bytes()).await?;
+    }
+    let output = tokio::time::timeout(PATIENCE, child.wait_with_output()).await;
+    let output = output.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
+    if !output.status.success() {
+        let text = String::from_utf8_lossy(&output.stdout).to_lowercase();
+        // Not an error: nothing is stored for this registry.
+        if text.contains("credentials not found") {
+            return Ok(None);
+        }
+        return Err(io::Error::other(format!("it ended with {}", output.status)));
+    }
+    let answer: Helped = serde_json::from_slice(&output.stdout)?;
+    Ok(Some(if answer.username == "<token>" {
+        Secret::Identity(answer.secret)
+    } else {
+        Secret::Password {
+            user: answer.username,
+            password: answer.secret,
+        }
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_usual_file() {
+        let auth = STANDARD.encode("me:se:cret");
+        let text = format!(
+            r#"{{"auths": {{"https://index.docker.io/v1/": {{"auth": "{auth}"}}, "ghcr.io": {{"identitytoken": "t"}},
+                "localhost:5000": {{"username": "u", "password": "p"}}, "empty.example": {{}}}},
+                "credHelpers": {{"gcr.io": "no/such"}}, "HttpHeaders": {{}}}}"#
+        );
+        let credentials = Credentials::from_json(&text).unwrap();
+        let password = |user: &str, password: &str| {
+            Some(Secret::Password {
+                user: user.into(),
+                password: password.into(),
+            })
+        };
+        assert_eq!(
+            credentials.find("docker.io").await.unwrap(),
+            password("me", "se:cret")
+        );
+        assert_eq!(
+            credentials.find("localhost:5000").await.unwrap(),
+            password("u", "p")
+        );
+        assert_eq!(
+            credentials.find("ghcr.io").await.unwrap(),
+            Some(Secret::Identity("t".into()))
+        );
+        assert_eq!(credentials.find("empty.example").await.unwrap(), None);
+        // Not a plain name of a program.
+        assert!(credentials.find("gcr.io").await.is_err());
+        assert!(!format!("{credentials:?}").contains("cret"), "{credentials:?}");
+        for bad in [
+            "",
+            "[]",
+            r#"{"auths":{"x":{"auth":"%%"}}}"#,
+            r#"{"auths":{"x":{"auth":"bm9jb2xvbg=="}}}"#,
+        ] {
+            assert!(Credentials::from_json(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,415 @@
+//! Requests about one repository: addresses, tokens, redirects.
+
+use super::challenge::{self, Challenge};
+use super::credentials::{Credentials, Secret};
+use super::{Client, PullError};
+use crate::image::manifest::{DOCUMENT_MAX, MEDIA_TYPES};
+use crate::image::{Digest, Reference};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::{Bytes, BytesMut};
+use http::header::{
+    ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderValue, LOCATION, RANGE, USER_AGENT, WWW_AUTHENTICATE,
+};
+use http::{Method, Request, Response, StatusCode, Uri};
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::{Body as _, Incoming};
+use serde::Deserialize;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+/// How long an answer may take to begin, and a body to go on.
+pub(super) const PATIENCE: Duration = Duration::from_secs(30);
+/// Registries send blobs from elsewhere.
+const REDIRECTS_MAX: usize = 5;
+/// What is read of an answer that says no.
+const MESSAGE_MAX: usize = 64 << 10;
+
+/// One repository on one endpoint.
+pub(super) struct Session {
+    client: Client,
+    endpoint: String,
+    reference: Reference,
+    credentials: Credentials,
+    /// The `Authorization` header that worked last.
+    authorization: Mutex<Option<HeaderValue>>,
+}
+
+impl Session {
+    pub(super) fn new(
+        client: &Client,
+        endpoint: &str,
+        reference: &Reference,
+        credentials: &Credentials,
+    ) -> Self {
+        Self {
+            client: client.clone(),
+            endpoint: endpoint.trim_end_matches('/').to_owned(),
+            reference: reference.clone(),
+            credentials: credentials.clone(),
+            authorization: Mutex::default(),
+        }
+    }
+
+    fn url(&self, kind: &str, what: &str) -> String {
+        format!("{}/v2/{}/{kind}/{what}", self.endpoint, self.reference.repository)
+    }
+
+    /// A manifest by tag or digest, and its digest.
+    pub(super) async fn manifest(&self, wanted: &str) -> Result<(Bytes, Digest), PullError> {
+        let url = self.url("manifests", wanted);
+        let response = self.get(&url, Some(MEDIA_TYPES), 0).await?;
+        let bytes = collect(&url, response, DOCUMENT_MAX).await?;
+        let digest = match Digest::parse(wanted) {
+            Ok(expected) => {
+                let mut hasher = expected.hasher();
+                hasher.update(&bytes);
+                let found = hasher.finish();
+                if found != expected {
+                    return Err(crate::store::StoreError::Digest { expected, found }.into());
+                }
+                found
+            }
+            Err(_) => Digest::of(&bytes),
+        };
+        Ok((bytes, digest))
+    }
+
+    /// Where a blob is.
+    pub(super) fn blob_url(&self, digest: &Digest) -> String {
+        self.url("blobs", digest.as_str())
+    }
+
+    /// A blob from some byte on.
+    pub(super) async fn blob(&self, digest: &Digest, from: u64) -> Result<Response<Incoming>, PullError> {
+        self.get(&self.blob_url(digest), None, from).await
+    }
+
+    async fn get(&self, url: &str, accept: Option<&str>, from: u64) -> Result<Response<Incoming>, PullError> {
+        let mut asked_for_token = false;
+        loop {
+            let known = self
+                .authorization
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .clone();
+            let response = self.follow(url, accept, from, known).await?;
+            match response.status() {
+                StatusCode::OK | StatusCode::PARTIAL_CONTENT => return Ok(response),
+                StatusCode::UNAUTHORIZED if !asked_for_token => {
+                    asked_for_token = true;
+                    let Some(header) = self.answer(url, &response).await? else {
+                        return Err(refused(url, response).await);
+                    };
+                    *self.authorization.lock().unwrap_or_else(PoisonError::into_inner) = Some(header);
+                }
+                _ => return Err(refused(url, response).await),
+            }
+        }
+    }
+
+    /// Follows redirects. Credentials go to the registry itself only.
+    async fn follow(
+        &self,
+        url: &str,
+        accept: Option<&str>,
+        from: u64,
+        authorization: Option<HeaderValue>,
+    ) -> Result<Response<Incoming>, PullError> {
+        let protocol = |url: &str, why: &str| PullError::Protocol {
+            url: url.to_owned(),
+            why: why.to_owned(),
+        };
+        let mut uri: Uri = url.parse().map_err(|_| protocol(url, "is not an address"))?;
+        let home = uri.authority().cloned();
+        for _ in 0..=REDIRECTS_MAX {
+            let mut request = Request::get(uri.clone());
+            if let Some(accept) = accept {
+                request = request.header(ACCEPT, accept);
+            }
+            if from > 0 {
+                request = request.header(RANGE, format!("bytes={from}-"));
+            }
+            if let Some(value) = authorization.clone().filter(|_| uri.authority() == home.as_ref()) {
+                request = request.header(AUTHORIZATION, value);
+            }
+            let response = self.client.send(request, Bytes::new(), &uri.to_string()).await?;
+            if !response.status().is_redirection() {
+                return Ok(response);
+            }
+            let location = response.headers().get(LOCATION).and_then(|l| l.to_str().ok());
+            let next = location.and_then(|l| join(&uri, l));
+            let next = next.ok_or_else(|| protocol(url, "redirects to nowhere"))?;
+            if uri.scheme_str() == Some("https") && next.scheme_str() != Some("https") {
+                return Err(protocol(url, "redirects to a connection without TLS"));
+            }
+            uri = next;
+        }
+        Err(protocol(url, "redirects again and again"))
+    }
+
+    /// Answers a demand for credentials; `None` if there is no answer.
+    async fn answer(
+        &self,
+        url: &str,
+        response: &Response<Incoming>,
+    ) -> Result<Option<HeaderValue>, PullError> {
+        let demands = response.headers().get_all(WWW_AUTHENTICATE).iter();
+        let challenge = demands.filter_map(|h| h.to_str().ok()).find_map(challenge::parse);
+        let secret = self.credentials.find(&self.reference.registry).await?;
+        match (challenge, secret) {
+            (Some(Challenge::Basic), Some(secret @ Secret::Password { .. })) => Ok(basic(&secret)),
+            (
+                Some(Challenge::Bearer {
+                    realm,
+                    service,
+                    scope,
+                }),
+                secret,
+            ) => {
+                let usual = format!("repository:{}:pull", self.reference.repository);
+                let scope = scope.unwrap_or(usual);
+                let token = self
+                    .token(url, &realm, service.as_deref(), &scope, secret.as_ref())
+                    .await?;
+                Ok(header(&format!("Bearer {token}")))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    async fn token(
+        &self,
+        url: &str,
+        realm: &str,
+        service: Option<&str>,
+        scope: &str,
+        secret: Option<&Secret>,
+    ) -> Result<String, PullError> {
+        if url.starts_with("https://") && !realm.starts_with("https://") {
+            return Err(PullError::Protocol {
+                url: url.to_owned(),
+                why: format!("sends us to {realm} for a token, without TLS"),
+            });
+        }
+        let mut query = vec![("scope", scope)];
+        query.extend(service.map(|s| ("service", s)));
+        let (request, body, shown) = match secret {
+            Some(Secret::Identity(identity)) => {
+                query.extend([
+                    ("grant_type", "refresh_token"),
+                    ("refresh_token", identity),
+                    ("client_id", "remora"),
+                ]);
+                let request = Request::builder().method(Method::POST).uri(realm);
+                let request = request.header(CONTENT_TYPE, "application/x-www-form-urlencoded");
+                (request, Bytes::from(encode(&query)), realm.to_owned())
+            }
+            other => {
+                let joint = if realm.contains('?') { '&' } else { '?' };
+                let shown = format!("{realm}{joint}{}", encode(&query));
+                let mut request = Request::get(&shown);
+                if let Some(value) = other.and_then(basic) {
+                    request = request.header(AUTHORIZATION, value);
+                }
+                (request, Bytes::new(), shown)
+            }
+        };
+        let response = self.client.send(request, body, &shown).await?;
+        if response.status() != StatusCode::OK {
+            return Err(refused(&shown, response).await);
+        }
+        let bytes = collect(&shown, response, DOCUMENT_MAX).await?;
+        let answer: Token = serde_json::from_slice(&bytes).unwrap_or_default();
+        let mut tokens = answer.token.into_iter().chain(answer.access_token);
+        let token = tokens.find(|t| !t.is_empty());
+        token.ok_or_else(|| PullError::Protocol {
+            url: shown,
+            why: "gave no token".to_owned(),
+        })
+    }
+}
+
+#[derive(Deserialize, Default)]
+struct Token {
+    token: Option<String>,
+    access_token: Option<String>,
+}
+
+impl Client {
+    /// One request, with an end to the waiting.
+    async fn send(
+        &self,
+        request: http::request::Builder,
+        body: Bytes,
+        url: &str,
+    ) -> Result<Response<Incoming>, PullError> {
+        let failed = |source: Box<dyn std::error::Error + Send + Sync>| PullError::Request {
+            url: url.to_owned(),
+            source,
+        };
+        let request = request.header(USER_AGENT, concat!("remora/", env!("CARGO_PKG_VERSION")));
+        let request = request.body(Full::new(body)).map_err(|e| failed(e.into()))?;
+        match tokio::time::timeout(PATIENCE, self.pool.request(request)).await {
+            Err(_) => Err(failed("no answer in time".into())),
+            Ok(Err(e)) => Err(failed(e.into())),
+            Ok(Ok(response)) => Ok(response),
+        }
+    }
+}
+
+fn header(text: &str) -> Option<HeaderValue> {
+    let mut value = HeaderValue::from_str(text).ok()?;
+    value.set_sensitive(true);
+    Some(value)
+}
+
+fn basic(secret: &Secret) -> Option<HeaderValue> {
+    let Secret::Password { user, password } = secret else {
+        return None;
+    };
+    header(&format!(
+        "Basic {}",
+        STANDARD.encode(format!("{user}:{password}"))
+    ))
+}
+
+/// Form encoding.
+fn encode(pairs: &[(&str, &str)]) -> String {
+    use std::fmt::Write as _;
+    let mut text = String::new();
+    for (key, value) in pairs {
+        if !text.is_empty() {
+            text.push('&');
+        }
+        text.push_str(key);
+        text.push('=');
+        for byte in value.bytes() {
+            if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'~') {
+                text.push(char::from(byte));
+            } else {
+                // Writing to a string cannot fail.
+                let _ = write!(text, "%{byte:02X}");
+            }
+        }
+    }
+    text
+}
+
+/// A whole address from what a redirect says.
+fn join(base: &Uri, location: &str) -> Option<Uri> {
+    if location.contains("://") {
+        return location.parse().ok();
+    }
+    let (scheme, authority) = (base.scheme_str()?, base.authority()?);
+    let path = if location.starts_with("//") {
+        return format!("{scheme}:{location}").parse().ok();
+    } else if location.starts_with('/') {
+        location.to_owned()
+    } else {
+        let folder = base.path().rsplit_once('/').map_or("", |(folder, _)| folder);
+        format!("{folder}/{location}")
+    };
+    format!("{scheme}://{authority}{path}").parse().ok()
+}
+
+/// A body as a whole, with an end to its size and to the waiting.
+async fn collect(url: &str, response: Response<Incoming>, limit: u64) -> Result<Bytes, PullError> {
+    let too_large = || PullError::Protocol {
+        url: url.to_owned(),
+        why: format!("sends more than {limit} bytes"),
+    };
+    let mut body = response.into_body();
+    if body.size_hint().lower() > limit {
+        return Err(too_large());
+    }
+    let mut all = BytesMut::new();
+    while let Some(data) = next(url, &mut body).await? {
+        all.extend_from_slice(&data);
+        if u64::try_from(all.len()).unwrap_or(u64::MAX) > limit {
+            return Err(too_large());
+        }
+    }
+    Ok(all.freeze())
+}
+
+/// The next piece of a body.
+pub(super) async fn next(url: &str, body: &mut Incoming) -> Result<Option<Bytes>, PullError> {
+    let failed = |source: Box<dyn std::error::Error + Send + Sync>| PullError::Request {
+        url: url.to_owned(),
+        source,
+    };
+    loop {
+        match tokio::time::timeout(PATIENCE, body.frame()).await {
+            Err(_) => return Err(failed("the data stopped coming".into())),
+            Ok(None) => return Ok(None),
+            Ok(Some(Err(e))) => return Err(failed(e.into())),
+            Ok(Some(Ok(frame))) => {
+                if let Ok(data) = frame.into_data() {
+                    return Ok(Some(data));
+                }
+            }
+        }
+    }
+}
+
+#[derive(Deserialize, Default)]
+struct Refusal {
+    #[serde(default)]
+    errors: Vec<Reason>,
+}
+
+#[derive(Deserialize, Default)]
+struct Reason {
+    #[serde(default)]
+    code: String,
+    #[serde(default)]
+    message: String,
+}
+
+/// An answer that says no, with what it says about it.
+async fn refused(url: &str, response: Response<Incoming>) -> PullError {
+    let status = response.status().as_u16();
+    let mut body = response.into_body();
+    let mut text = Vec::new();
+    while let Ok(Some(data)) = next(url, &mut body).await {
+        text.extend_from_slice(&data);
+        if text.len() > MESSAGE_MAX {
+            break;
+        }
+    }
+    let refusal: Refusal = serde_json::from_slice(&text).unwrap_or_default();
+    let reasons = refusal.errors.into_iter().take(3);
+    let reasons = reasons.map(|r| if r.message.is_empty() { r.code } else { r.message });
+    let message = reasons.collect::<Vec<_>>().join("; ");
+    PullError::Status {
+        url: url.to_owned(),
+        status,
+        message: message.chars().filter(|c| !c.is_control()).take(300).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn redirects_of_every_kind() {
+        let base: Uri = "https://a.example/v2/x/blobs/y".parse().unwrap();
+        for (location, result) in [
+            ("https://cdn.example/z?q=1", "https://cdn.example/z?q=1"),
+            ("//cdn.example/z", "https://cdn.example/z"),
+            ("/other", "https://a.example/other"),
+            ("next", "https://a.example/v2/x/blobs/next"),
+        ] {
+            assert_eq!(join(&base, location).unwrap().to_string(), result);
+        }
+        assert!(join(&base, "http://[bad").is_none());
+    }
+
+    #[test]
+    fn queries() {
+        let text = encode(&[("scope", "repository:a/b:pull"), ("service", "x y&z")]);
+        assert_eq!(text, "scope=repository%3Aa%2Fb%3Apull&service=x%20y%26z");
+    }
+}
