@@ -23,6 +23,20 @@ pub fn has(capability: u8) -> bool {
     set & (1 << capability) != 0
 }
 
+/// How many descriptors this process may have open.
+pub fn descriptors() -> io::Result<u64> {
+    let limits = std::fs::read_to_string("/proc/self/limits")?;
+    let line = limits
+        .lines()
+        .find_map(|line| line.strip_prefix("Max open files"));
+    match line.and_then(|line| line.split_whitespace().next()) {
+        Some("unlimited") => Ok(u64::MAX),
+        number => number
+            .and_then(|number| number.parse().ok())
+            .ok_or_else(|| io::ErrorKind::InvalidData.into()),
+    }
+}
+
 /// Effective user and group of the calling thread.
 pub fn ids() -> (u32, u32) {
     sys::ids()

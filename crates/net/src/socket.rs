@@ -41,6 +41,11 @@ pub fn is_transparent(socket: impl AsFd, ipv6: bool) -> io::Result<bool> {
     Ok(sys::option(socket.as_fd(), level, name)? != 0)
 }
 
+/// Whether a socket could not be made or accepted because the process or the machine has no descriptors left.
+pub fn is_exhausted(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
+}
+
 /// Puts a mark on every packet a socket sends.
 pub fn set_mark(socket: impl AsFd, mark: u32) -> io::Result<()> {
     sys::set_option(

@@ -1,6 +1,7 @@
 //! What every connection of a proxy shares.
 
 use crate::access::Record;
+use crate::crowd::Crowd;
 use crate::decision::Decision;
 use crate::drain::Drain;
 use crate::inbound::Modes;
@@ -18,8 +19,11 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 /// Times and sizes.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Captured connections, tunnels from others and their streams at once, together.
+    /// Captured connections, tunnels from others and their streams at once, together. Fewer if the process may not
+    /// have as many descriptors as they need.
     pub connections: usize,
+    /// Connections and requests of one source that have not yet proved who they are or been answered.
+    pub judged: usize,
     /// For a TLS and HTTP/2 handshake.
     pub handshake: Duration,
     /// For a TCP connection to somebody.
@@ -30,7 +34,7 @@ pub struct Limits {
     pub sniff: Duration,
     /// A connection on which nothing moves is cut after this, and before twice this.
     pub idle: Duration,
-    /// A pooled tunnel that nobody uses is closed after this.
+    /// A pooled tunnel that nobody uses is closed after this; one of somebody else's after twice this.
     pub pool_idle: Duration,
     /// How long open connections may go on after the drain began.
     pub drain: Duration,
@@ -42,6 +46,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             connections: 20_000,
+            judged: 1024,
             handshake: Duration::from_secs(10),
             connect: Duration::from_secs(10),
             discovery: Duration::from_secs(5),
@@ -53,6 +58,18 @@ impl Default for Limits {
             attempts: 3,
         }
     }
+}
+
+/// Descriptors for everything that is no connection: listeners, discovery, logs, name service.
+const KEPT: u64 = 64;
+/// A connection has two ends, and a tunnel or pipes in between.
+const EACH: u64 = 3;
+
+/// Connections for which there are descriptors.
+fn affordable(descriptors: u64) -> usize {
+    usize::try_from(descriptors.saturating_sub(KEPT) / EACH)
+        .unwrap_or(usize::MAX)
+        .max(1)
 }
 
 /// What happens to connections whose destination is not of the mesh.
@@ -104,6 +121,7 @@ pub struct Context {
     pub(crate) pool: Pool,
     pub(crate) budget: Arc<Semaphore>,
     held: AtomicUsize,
+    pub(crate) crowd: Arc<Crowd>,
     log: Arc<dyn Fn(&Record) + Send + Sync>,
     /// Where the numbers that decide draws start: elsewhere in every process.
     seed: AtomicU64,
@@ -131,11 +149,14 @@ impl Context {
         log: impl Fn(&Record) + Send + Sync + 'static,
     ) -> Self {
         let Settings {
-            limits,
+            mut limits,
             unknown,
             modes,
             mark,
         } = settings;
+        if let Ok(descriptors) = remora_net::privilege::descriptors() {
+            limits.connections = limits.connections.min(affordable(descriptors));
+        }
         Self {
             identity,
             mesh,
@@ -147,6 +168,7 @@ impl Context {
             pool: Pool::default(),
             budget: Arc::new(Semaphore::new(limits.connections)),
             held: AtomicUsize::new(0),
+            crowd: Arc::new(Crowd::new(limits.judged)),
             log: Arc::new(log),
             seed: AtomicU64::new(RandomState::new().hash_one(0)),
             started: Instant::now(),
@@ -220,5 +242,20 @@ impl Context {
     /// What is accepted on the pod's ports.
     pub fn modes(&self) -> &Modes {
         &self.modes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::affordable;
+
+    #[test]
+    fn there_are_descriptors_for_every_connection_of_the_budget() {
+        assert_eq!(affordable(1024), 320);
+        assert_eq!(affordable(10), 1, "even the poorest proxy takes one");
+        assert_eq!(
+            affordable(u64::MAX),
+            usize::try_from((u64::MAX - 64) / 3).unwrap()
+        );
     }
 }

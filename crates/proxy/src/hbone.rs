@@ -12,6 +12,7 @@ use crate::context::Context;
 use crate::copy::{self, Counters};
 use crate::drain::Phase;
 use crate::guard;
+use crate::listen::Visitor;
 use crate::pool::{CONNECTION_WINDOW, FRAME, STREAM_WINDOW, keep_alive};
 use crate::socket::{self, Speaker};
 use bytes::Bytes;
@@ -22,13 +23,15 @@ use remora_mtls::{SpiffeId, Wire, peer_identity};
 use std::future::poll_fn;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::time::{Instant, SystemTime};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::time::{Duration, Instant, SystemTime};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
-/// Streams at once in one tunnel.
+/// Streams at once in one tunnel, and requests that may be taken back within a second.
 const STREAMS: u32 = 200;
+const SECOND: Duration = Duration::from_secs(1);
 
 /// Who called, from where, and where it arrived.
 #[derive(Debug, Clone)]
@@ -37,15 +40,43 @@ struct Caller {
     address: SocketAddr,
     local: IpAddr,
     speaker: Speaker,
+    manners: Arc<Manners>,
+}
+
+/// How a tunnel is used.
+#[derive(Debug, Default)]
+struct Manners {
+    /// Streams that are open.
+    open: AtomicUsize,
+    /// Requests that were taken back before they were answered, lately.
+    given_up: AtomicU32,
+}
+
+/// Counts a stream for as long as it lives.
+struct Counted(Arc<Manners>);
+
+impl Counted {
+    fn new(manners: &Arc<Manners>) -> Self {
+        manners.open.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(manners))
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.open.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// Serves one tunnel until it ends.
-pub(crate) async fn handle(
-    stream: TcpStream,
-    [address, local]: [SocketAddr; 2],
-    speaker: Speaker,
-    ctx: Arc<Context>,
-) {
+pub(crate) async fn handle(visitor: Visitor, ctx: Arc<Context>) {
+    let Visitor {
+        stream,
+        source: address,
+        destination: local,
+        speaker,
+        place,
+    } = visitor;
     // Boxed: what the handshake needs is given back before the long part begins.
     let shaken = tokio::time::timeout(ctx.limits.handshake, Box::pin(shake(stream, &ctx))).await;
     let (id, connection) = match shaken {
@@ -53,11 +84,13 @@ pub(crate) async fn handle(
         Ok(Err(error)) => return log_failure(&ctx, address, local, error),
         Err(_) => return log_failure(&ctx, address, local, "the handshake took too long".to_owned()),
     };
+    drop(place);
     let caller = Caller {
         id,
         address,
         local: local.ip(),
         speaker,
+        manners: Arc::default(),
     };
     streams(connection, &caller, &ctx).await;
 }
@@ -80,36 +113,60 @@ async fn shake(stream: TcpStream, ctx: &Context) -> Result<(SpiffeId, Tunnel), S
         .max_frame_size(FRAME)
         .max_header_list_size(16 << 10)
         .max_concurrent_streams(STREAMS)
+        // Who asks and thinks better of it must not end the connections of others in the same tunnel.
+        .max_pending_accept_reset_streams(STREAMS as usize)
         .handshake(tls)
         .await
         .map_err(|e| format!("HTTP/2 handshake: {e}"))?;
     Ok((id, Box::new(connection)))
 }
 
-/// Accepts streams; at the start of a drain tells the peer to send no more.
+/// Accepts streams; at the start of a drain, or when nobody uses the tunnel, tells the peer to send no more.
 async fn streams(mut connection: Tunnel, caller: &Caller, ctx: &Arc<Context>) {
     let pings = connection.ping_pong();
     let alive = keep_alive(pings);
     let draining = ctx.drain.reached(Phase::Draining);
     let cut = ctx.drain.reached(Phase::Cut);
-    tokio::pin!(alive, draining, cut);
+    let quiet = tokio::time::sleep(ctx.limits.pool_idle);
+    tokio::pin!(alive, draining, cut, quiet);
     let mut told = false;
+    let mut used = Instant::now();
+    let mut second = used;
     loop {
         tokio::select! {
-            stream = connection.accept() => match stream {
-                Some(Ok((request, respond))) => {
-                    tokio::spawn(stream_task(request, respond, caller.clone(), Arc::clone(ctx)));
+            stream = connection.accept() => {
+                let Some(Ok((request, respond))) = stream else { return };
+                used = Instant::now();
+                tokio::spawn(stream_task(request, respond, caller.clone(), Arc::clone(ctx)));
+                let given_up = &caller.manners.given_up;
+                if used - second >= SECOND {
+                    second = used;
+                    given_up.store(0, Ordering::Relaxed);
+                } else if given_up.load(Ordering::Relaxed) > STREAMS {
+                    break;
                 }
-                Some(Err(_)) | None => return,
-            },
+            }
             () = &mut draining, if !told => {
                 told = true;
                 connection.graceful_shutdown();
+            }
+            () = &mut quiet, if !told => {
+                quiet.as_mut().reset(tokio::time::Instant::now() + ctx.limits.pool_idle);
+                let open = caller.manners.open.load(Ordering::Relaxed);
+                if open == 0 && used.elapsed() >= ctx.limits.pool_idle * 2 {
+                    told = true;
+                    connection.graceful_shutdown();
+                }
             }
             () = &mut alive => return,
             () = &mut cut => return,
         }
     }
+    // Requests are taken back faster than they can be answered: each of them may have cost a connection to the
+    // application.
+    connection.abrupt_shutdown(Reason::ENHANCE_YOUR_CALM);
+    let gone = poll_fn(|cx| connection.poll_closed(cx));
+    let _ = Box::pin(tokio::time::timeout(SECOND, gone)).await;
 }
 
 /// A stream that was accepted: where it goes and whether it may.
@@ -128,6 +185,7 @@ async fn stream_task(
 ) {
     let started = Instant::now();
     let traffic = Traffic::default();
+    let _counted = Counted::new(&caller.manners);
     let named = authority(&request, &caller, &ctx);
     let destination = *named.as_ref().unwrap_or(&SocketAddr::new(caller.local, 0));
     let result = match Arc::clone(&ctx.budget).try_acquire_owned() {
@@ -135,20 +193,10 @@ async fn stream_task(
             StatusCode::SERVICE_UNAVAILABLE,
             "too many connections".to_owned(),
         )),
-        Ok(_permit) => {
-            let admitted = tokio::select! {
-                admitted = Box::pin(admit(named, &caller, &ctx)) => admitted,
-                // Nothing is kept for a caller that no longer waits.
-                _ = poll_fn(|cx| respond.poll_reset(cx)) => Err(Refusal(
-                    StatusCode::SERVICE_UNAVAILABLE,
-                    "the caller gave up".to_owned(),
-                )),
-            };
-            match admitted {
-                Ok(accepted) => carry(request, &mut respond, accepted, &caller, &ctx, &traffic).await,
-                Err(refusal) => Err(refusal),
-            }
-        }
+        Ok(_permit) => match judged(named, &mut respond, &caller, &ctx).await {
+            Ok(accepted) => carry(request, &mut respond, accepted, &caller, &ctx, &traffic).await,
+            Err(refusal) => Err(refusal),
+        },
     };
     let error = result.err().map(|Refusal(status, why)| {
         let response = Response::builder().status(status).body(());
@@ -171,6 +219,27 @@ async fn stream_task(
         duration: started.elapsed(),
         error,
     });
+}
+
+/// Admits a stream, for as long as the caller waits.
+async fn judged(
+    named: Result<SocketAddr, Refused>,
+    respond: &mut SendResponse<Bytes>,
+    caller: &Caller,
+    ctx: &Context,
+) -> Result<Accepted, Refusal> {
+    let unavailable = |why: &str| Refusal(StatusCode::SERVICE_UNAVAILABLE, why.to_owned());
+    let Some(_place) = ctx.crowd.enter(caller.address.ip()) else {
+        return Err(unavailable("too many of its requests wait to be answered"));
+    };
+    tokio::select! {
+        admitted = Box::pin(admit(named, caller, ctx)) => admitted,
+        // Nothing is kept for a caller that no longer waits.
+        _ = poll_fn(|cx| respond.poll_reset(cx)) => {
+            caller.manners.given_up.fetch_add(1, Ordering::Relaxed);
+            Err(unavailable("the caller gave up"))
+        }
+    }
 }
 
 /// Where the caller wants to go.

@@ -14,6 +14,8 @@
 use crate::access::{Direction, Record, Traffic};
 use crate::admit::{self, Entry, Refused, Treatment, treatment};
 use crate::context::Context;
+use crate::crowd::Place;
+use crate::listen::Visitor;
 use crate::sniff::{Prefixed, Sniffer, Speech};
 use crate::socket::{self, Speaker};
 use crate::{copy, guard};
@@ -71,12 +73,14 @@ enum Near {
 }
 
 /// Serves one captured connection.
-pub(crate) async fn handle(
-    stream: TcpStream,
-    [source, destination]: [SocketAddr; 2],
-    speaker: Speaker,
-    ctx: Arc<Context>,
-) {
+pub(crate) async fn handle(visitor: Visitor, ctx: Arc<Context>) {
+    let Visitor {
+        stream,
+        source,
+        destination,
+        speaker,
+        place,
+    } = visitor;
     let started = Instant::now();
     let traffic = Traffic::default();
     let arrival = Arrival {
@@ -86,7 +90,7 @@ pub(crate) async fn handle(
         ctx: &ctx,
         traffic: &traffic,
     };
-    let (source_id, error) = arrival.serve(stream).await;
+    let (source_id, error) = arrival.serve(stream, place).await;
     let (forward, backward) = traffic.read();
     ctx.log(&Record {
         direction: Direction::Inbound,
@@ -104,7 +108,7 @@ pub(crate) async fn handle(
 
 impl Arrival<'_> {
     /// Who came, and what went wrong.
-    async fn serve(&self, stream: TcpStream) -> (Option<SpiffeId>, Option<String>) {
+    async fn serve(&self, stream: TcpStream, place: Option<Place>) -> (Option<SpiffeId>, Option<String>) {
         let mut sniffer = Sniffer::new(stream);
         let decided = Box::pin(self.decide(&mut sniffer)).await;
         let (treatment, upstream) = match decided {
@@ -122,6 +126,8 @@ impl Arrival<'_> {
             },
             Treatment::PassOn | Treatment::Refuse => Near::Plain(sniffer.into_stream()),
         };
+        // It has said what it had to say; what it may is up to policy.
+        drop(place);
         let id = match &near {
             Near::Plain(_) => None,
             Near::Tls(_, id) => Some(id.clone()),

@@ -12,6 +12,7 @@ pub mod admit;
 pub mod balance;
 pub mod context;
 mod copy;
+mod crowd;
 pub mod decision;
 pub mod dns;
 pub mod drain;

@@ -1,15 +1,20 @@
 //! Accepts connections and sees a proxy through its end.
 
+use crate::access::{Direction, Record};
 use crate::context::Context;
+use crate::crowd::Place;
 use crate::drain::Phase;
 use crate::route::HBONE_PORT;
 use crate::socket::Speaker;
 use crate::{hbone, inbound, outbound};
-use std::future::Future;
+use std::fs::File;
+use std::future::{Future, poll_fn};
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::task::{self, Poll};
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::OwnedSemaphorePermit;
 
 /// Waits after an error of accept, so that a proxy without descriptors does not spin.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(5);
@@ -109,6 +114,39 @@ async fn nothing_open(ctx: &Context) {
     }
 }
 
+/// A descriptor that is given up when there is no other, so that somebody can be turned away instead of left waiting.
+struct Reserve(Option<File>);
+
+impl Reserve {
+    fn fill(&mut self) {
+        if self.0.is_none() {
+            self.0 = File::open("/dev/null").ok();
+        }
+    }
+
+    /// Whether somebody was.
+    fn turn_away(
+        &mut self,
+        door: Door,
+        listener: &TcpListener,
+        cx: &mut task::Context<'_>,
+        ctx: &Context,
+    ) -> bool {
+        if self.0.take().is_none() {
+            return false;
+        }
+        let turned_away = match listener.poll_accept(cx) {
+            Poll::Ready(Ok((stream, address))) => {
+                refuse(door, &stream, address, ctx, "no descriptors left");
+                true
+            }
+            Poll::Ready(Err(_)) | Poll::Pending => false,
+        };
+        self.fill();
+        turned_away
+    }
+}
+
 async fn accept(door: Door, listener: TcpListener, ctx: Arc<Context>) {
     // The application may still have to call others to finish what it was asked for.
     let last = match door.kind {
@@ -116,18 +154,28 @@ async fn accept(door: Door, listener: TcpListener, ctx: Arc<Context>) {
         Kind::Inbound | Kind::Hbone => Phase::Draining,
     };
     let mut pause = SHORTEST_PAUSE;
+    let mut reserve = Reserve(None);
     loop {
+        reserve.fill();
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
             () = ctx.drain.reached(last) => return last_ones(door, listener, &ctx),
         };
-        if let Ok((stream, address)) = accepted {
-            pause = SHORTEST_PAUSE;
-            start(door, stream, address, &ctx);
-        } else {
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
+        let error = match accepted {
+            Ok((stream, address)) => {
+                pause = SHORTEST_PAUSE;
+                start(door, stream, address, &ctx);
+                continue;
+            }
+            Err(error) => error,
+        };
+        let exhausted = remora_net::socket::is_exhausted(&error);
+        let turn_away = poll_fn(|cx| Poll::Ready(reserve.turn_away(door, &listener, cx, &ctx)));
+        if exhausted && turn_away.await {
+            continue;
         }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(LONGEST_PAUSE);
     }
 }
 
@@ -150,18 +198,24 @@ fn start(door: Door, stream: TcpStream, address: SocketAddr, ctx: &Arc<Context>)
     // Before any handshake: small messages must not wait for acknowledgements.
     let _ = stream.set_nodelay(true);
     let Ok(permit) = Arc::clone(&ctx.budget).try_acquire_owned() else {
-        let _ = stream.set_zero_linger();
-        return;
+        return refuse(door, &stream, address, ctx, "too many connections");
     };
-    let ctx = Arc::clone(ctx);
-    tokio::spawn(async move {
-        serve_one(door, stream, address, ctx).await;
-        drop(permit);
-    });
-}
-
-/// Any one of the ways.
-async fn serve_one(door: Door, stream: TcpStream, source: SocketAddr, ctx: Arc<Context>) {
+    let place = match door.kind {
+        // The pod's own connections are judged at once.
+        Kind::Outbound => None,
+        Kind::Inbound | Kind::Hbone => match ctx.crowd.enter(address.ip()) {
+            Some(place) => Some(place),
+            None => {
+                return refuse(
+                    door,
+                    &stream,
+                    address,
+                    ctx,
+                    "too many of its connections wait to be judged",
+                );
+            }
+        },
+    };
     let destination = match door.kind {
         Kind::Hbone => stream.local_addr().ok(),
         Kind::Inbound | Kind::Outbound => door.destination(&stream),
@@ -169,15 +223,69 @@ async fn serve_one(door: Door, stream: TcpStream, source: SocketAddr, ctx: Arc<C
     let Some(destination) = destination else {
         return outbound::reset(&stream);
     };
-    let ends = [source, destination];
+    let visitor = Visitor {
+        stream,
+        source: address,
+        destination,
+        speaker: speaker(door, [address, destination], ctx),
+        place,
+    };
+    send_on(door, visitor, permit, Arc::clone(ctx));
+}
+
+/// On its way. A task each, so that none is as large as the largest.
+fn send_on(door: Door, visitor: Visitor, permit: OwnedSemaphorePermit, ctx: Arc<Context>) {
     // istio: rules of interception mode TPROXY take connections to the tunnel port too, and its proxies hand them on
     // to where they were going.
-    let tunnel = door.transparent && destination.port() == HBONE_PORT;
+    let tunnel = door.transparent && visitor.destination.port() == HBONE_PORT;
     match door.kind {
-        Kind::Outbound => outbound::handle(stream, ends, ctx).await,
-        Kind::Inbound if !tunnel => inbound::handle(stream, ends, speaker(door, ends, &ctx), ctx).await,
-        Kind::Inbound | Kind::Hbone => hbone::handle(stream, ends, speaker(door, ends, &ctx), ctx).await,
+        Kind::Outbound => drop(tokio::spawn(async move {
+            let _permit = permit;
+            outbound::handle(visitor.stream, [visitor.source, visitor.destination], ctx).await;
+        })),
+        Kind::Inbound if !tunnel => drop(tokio::spawn(async move {
+            let _permit = permit;
+            inbound::handle(visitor, ctx).await;
+        })),
+        Kind::Inbound | Kind::Hbone => drop(tokio::spawn(async move {
+            let _permit = permit;
+            hbone::handle(visitor, ctx).await;
+        })),
     }
+}
+
+/// Resets a connection, and says so.
+fn refuse(door: Door, stream: &TcpStream, source: SocketAddr, ctx: &Context, why: &str) {
+    outbound::reset(stream);
+    let destination = door.destination(stream).or(stream.local_addr().ok());
+    let own = Some(ctx.identity.id());
+    let (direction, source_id, destination_id) = match door.kind {
+        Kind::Outbound => (Direction::Outbound, own, None),
+        Kind::Inbound | Kind::Hbone => (Direction::Inbound, None, own),
+    };
+    ctx.log(&Record {
+        direction,
+        source,
+        source_id,
+        destination: destination.unwrap_or(SocketAddr::from(([0, 0, 0, 0], door.port))),
+        destination_id,
+        service: None,
+        forward: 0,
+        backward: 0,
+        duration: Duration::ZERO,
+        error: Some(why.to_owned()),
+    });
+}
+
+/// Somebody who came from outside and is still to be judged.
+pub(crate) struct Visitor {
+    pub(crate) stream: TcpStream,
+    pub(crate) source: SocketAddr,
+    pub(crate) destination: SocketAddr,
+    /// As whom the application is spoken to for it.
+    pub(crate) speaker: Speaker,
+    /// Given back when it was judged.
+    pub(crate) place: Option<Place>,
 }
 
 /// As whom the application is spoken to. A pod that calls itself is not: its answers would never leave it.
@@ -253,13 +361,20 @@ mod tests {
             Arc::clone(&context),
         ));
         let (_client, (stream, address)) = pair().await;
-        let speaker = crate::socket::Speaker::Proxy;
+        let visitor = |stream, address| super::Visitor {
+            stream,
+            source: address,
+            destination: address,
+            speaker: crate::socket::Speaker::Proxy,
+            place: context.crowd.enter(address.ip()),
+        };
         let shared = Arc::clone(&context);
-        let inbound = size_of_val(&crate::inbound::handle(stream, [address; 2], speaker, shared));
+        let inbound = size_of_val(&crate::inbound::handle(visitor(stream, address), shared));
         let (_client, (stream, address)) = pair().await;
-        let tunnel = size_of_val(&crate::hbone::handle(stream, [address; 2], speaker, context));
+        let shared = Arc::clone(&context);
+        let tunnel = size_of_val(&crate::hbone::handle(visitor(stream, address), shared));
         assert!(
-            outbound <= 1800 && inbound <= 2100 && tunnel <= 1100,
+            outbound <= 1800 && inbound <= 2100 && tunnel <= 1300,
             "outbound {outbound}, inbound {inbound}, tunnel {tunnel} bytes"
         );
     }

@@ -13,6 +13,8 @@ mod drain;
 mod envoy;
 #[path = "pods/inbound.rs"]
 mod inbound;
+#[path = "pods/limits.rs"]
+mod limits;
 #[path = "pods/load.rs"]
 mod load;
 #[path = "pods/policy.rs"]

@@ -322,11 +322,25 @@ impl Scene {
         let lab = Lab::new();
         capture(&lab.peer);
         let sockets = Sockets::bind(&lab.peer);
-        Self::in_lab(lab, sockets, mesh, modes, client)
+        Self::in_lab(lab, sockets, mesh, modes, [client, limits()])
     }
 
-    /// In a lab whose server's pod is captured already.
-    pub(crate) fn in_lab(lab: Lab, server: Sockets, mesh: &str, modes: Modes, client: Limits) -> Self {
+    /// With limits for the server's proxy.
+    pub(crate) fn guarded(server: Limits) -> Self {
+        let lab = Lab::new();
+        capture(&lab.peer);
+        let sockets = Sockets::bind(&lab.peer);
+        Self::in_lab(lab, sockets, MESH, Modes::default(), [limits(), server])
+    }
+
+    /// In a lab whose server's pod is captured already, with limits for client and server.
+    pub(crate) fn in_lab(
+        lab: Lab,
+        server: Sockets,
+        mesh: &str,
+        modes: Modes,
+        [client, limits]: [Limits; 2],
+    ) -> Self {
         let now = SystemTime::now();
         let authority = Authority::generate("test", now, Duration::from_hours(10)).unwrap();
         capture(&lab.pod);
@@ -335,7 +349,7 @@ impl Scene {
         };
         let scene = Self {
             client: proxy(&lab.pod, Sockets::bind(&lab.pod), "web", Modes::default(), client),
-            server: proxy(&lab.peer, server, "cart", modes, limits()),
+            server: proxy(&lab.peer, server, "cart", modes, limits),
             app: Actor::new(&lab.pod, APP, APP),
             server_app: Actor::new(&lab.peer, APP, APP),
             authority,

@@ -14,7 +14,7 @@ fn scene(mesh: &str) -> Scene {
     let lab = Lab::new();
     capture_by(&lab.peer, TPROXY);
     let sockets = Sockets::transparent(&lab.peer);
-    Scene::in_lab(lab, sockets, mesh, Modes::default(), limits())
+    Scene::in_lab(lab, sockets, mesh, Modes::default(), [limits(), limits()])
 }
 
 /// The application of the server, which tells who called.
@@ -52,28 +52,59 @@ fn the_application_sees_who_called_whatever_way_that_was() {
     }
 }
 
+/// Out of the pod's proxy and in again.
 #[test]
-fn a_pod_can_call_itself_and_out() {
-    let scene = scene(MESH);
-    let callers = callers(&scene, 8080);
-    for ipv6 in [false, true] {
-        // By its service: out of the pod's proxy and in again.
-        let to = service(ipv6);
-        let stream = scene
-            .server_app
-            .run(move || TcpStream::connect_timeout(&to, PATIENCE));
-        let mut stream = stream.unwrap_or_else(|error| panic!("{error}: {}", scene.server.record()));
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        exchange(&mut stream, b"myself").unwrap();
-        let expected = if ipv6 { "::6" } else { "127.0.0.6" };
-        assert_eq!(callers.recv_timeout(PATIENCE).unwrap().to_string(), expected);
-        drop(stream);
-        for _ in ["out", "in"] {
-            let record = scene.server.record();
-            assert_eq!(record.error, None, "{record}");
-            assert_eq!(record.source_id.unwrap().as_str(), "spiffe://td/ns/shop/sa/cart");
+fn a_pod_can_call_its_own_service_however_it_is_captured() {
+    for scene in [scene(MESH), Scene::new()] {
+        let callers = callers(&scene, 8080);
+        for ipv6 in [false, true] {
+            let mut stream = own_call(&scene, service(ipv6)).unwrap();
+            exchange(&mut stream, b"myself").unwrap();
+            let expected = if ipv6 { "::6" } else { "127.0.0.6" };
+            assert_eq!(callers.recv_timeout(PATIENCE).unwrap().to_string(), expected);
+            drop(stream);
+            for _ in ["out", "in"] {
+                let record = scene.server.record();
+                assert_eq!(record.error, None, "{record}");
+                assert_eq!(record.source_id.unwrap().as_str(), "spiffe://td/ns/shop/sa/cart");
+            }
+            // By its own address nobody is asked.
+            let own = scene.lab.eth0.peer(ipv6);
+            exchange(
+                &mut own_call(&scene, SocketAddr::new(own, 8080)).unwrap(),
+                b"direct",
+            )
+            .unwrap();
+            assert_eq!(callers.recv_timeout(PATIENCE).unwrap(), own);
         }
     }
+}
+
+#[test]
+fn a_pod_that_calls_a_port_of_its_proxy_gets_nothing_and_no_circle() {
+    for scene in [scene(MESH), Scene::new()] {
+        for port in [15001, 15006] {
+            for address in [
+                scene.lab.eth0.peer(false),
+                "127.0.0.1".parse().unwrap(),
+                service(false).ip(),
+            ] {
+                let to = SocketAddr::new(address, port);
+                let failed = own_call(&scene, to).and_then(|mut stream| exchange(&mut stream, b"loop?"));
+                assert!(failed.is_err(), "{to}");
+            }
+        }
+        scene.serve(8080, echo);
+        scene.attempt(service(false)).unwrap();
+    }
+}
+
+fn own_call(scene: &Scene, to: SocketAddr) -> std::io::Result<TcpStream> {
+    let stream = scene
+        .server_app
+        .run(move || TcpStream::connect_timeout(&to, PATIENCE))?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    Ok(stream)
 }
 
 #[test]
