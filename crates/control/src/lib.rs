@@ -9,6 +9,7 @@
 mod certificates;
 pub mod config;
 pub mod files;
+pub mod kubernetes;
 pub mod mesh;
 pub mod plane;
 mod tls;

@@ -62,6 +62,9 @@ pub struct Rule {
     /// Any of these destinations.
     #[serde(default)]
     pub to: Vec<Match>,
+    /// All of these, besides.
+    #[serde(default)]
+    pub when: Vec<Match>,
 }
 
 /// All kinds that are given must match, by any of their values. Texts may be `*` (anything present), `x*`, `*x`.
@@ -123,12 +126,18 @@ impl Policy {
     /// A rule or a match without conditions is refused: proxies disagree about what it means.
     fn rule(&self, rule: &Rule) -> Result<proto::Rule, MeshError> {
         let lists = [&rule.from, &rule.to];
-        let empty = lists.iter().all(|list| list.is_empty())
-            || lists.iter().any(|list| list.contains(&Match::default()));
+        let empty = lists.iter().all(|list| list.is_empty()) && rule.when.is_empty()
+            || lists.iter().any(|list| list.contains(&Match::default()))
+            || rule.when.contains(&Match::default());
         if empty {
             return Err(MeshError::EmptyRule { name: self.key() });
         }
-        let clauses = lists.into_iter().filter(|list| !list.is_empty()).map(|list| {
+        let alternatives = lists
+            .into_iter()
+            .map(Vec::as_slice)
+            .filter(|list| !list.is_empty());
+        let besides = rule.when.iter().map(std::slice::from_ref);
+        let clauses = alternatives.chain(besides).map(|list| {
             let matches = list.iter().map(Match::encode).collect::<Result<_, _>>()?;
             Ok(proto::Clause { matches })
         });

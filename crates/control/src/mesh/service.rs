@@ -134,7 +134,29 @@ impl Protocol {
     }
 }
 
+impl ServicePort {
+    /// One on which workloads listen as well.
+    pub fn of(port: u16) -> Self {
+        Self {
+            port,
+            target_port: None,
+        }
+    }
+}
+
 impl Service {
+    /// One of which only the name is known.
+    pub fn named(name: &str, namespace: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            namespace: namespace.to_owned(),
+            hostname: None,
+            addresses: Vec::new(),
+            network: String::new(),
+            ports: Vec::new(),
+        }
+    }
+
     fn hostname(&self) -> String {
         self.hostname
             .clone()

@@ -83,6 +83,26 @@ pub enum Tunnel {
 }
 
 impl Workload {
+    /// One of which only the name is known.
+    pub fn named(name: &str, namespace: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            namespace: namespace.to_owned(),
+            uid: None,
+            addresses: Vec::new(),
+            network: String::new(),
+            service_account: default_account(),
+            trust_domain: None,
+            tunnel: Tunnel::None,
+            node: String::new(),
+            locality: Vec::new(),
+            services: BTreeMap::new(),
+            policies: Vec::new(),
+            healthy: true,
+            owner: None,
+        }
+    }
+
     pub(super) fn uid(&self) -> String {
         self.uid
             .clone()

@@ -1,0 +1,244 @@
+//! A cluster as proxies must know it, kept up to date object by object.
+//!
+//! Objects come as JSON in any order and any number of times; [`World::changes`] gives the documents that became
+//! different since it was asked last. Of an object only what matters is kept. A pod is looked at again when
+//! something it depends on changes: services and policies of its namespace, its node.
+//!
+//! Pure: whoever watches the API server feeds it.
+
+use super::pod::{self, Pod};
+use super::policy::{self, Policy};
+use super::service::{self, Service};
+use crate::mesh::{Document, Name};
+use remora_pod::object;
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+/// What is understood.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Kind {
+    /// Pods.
+    Pod,
+    /// Services.
+    Service,
+    /// Nodes, for where pods are.
+    Node,
+    /// Who may connect.
+    AuthorizationPolicy,
+    /// Who must show a certificate.
+    PeerAuthentication,
+}
+
+/// `NAMESPACE`, `NAME`; the namespace of a node is empty.
+pub type Key = (String, String);
+
+/// Where a node is: region, zone, subzone.
+type Locality = Vec<String>;
+
+/// A cluster.
+#[derive(Debug)]
+pub struct World {
+    /// What uids of workloads begin with.
+    cluster: String,
+    /// Policies of this namespace are everybody's.
+    root_namespace: String,
+    domain: String,
+    pods: BTreeMap<Key, Pod>,
+    services: BTreeMap<Key, Service>,
+    nodes: HashMap<String, Locality>,
+    policies: BTreeMap<(Kind, String, String), Policy>,
+    /// Namespaces whose pods must be looked at again, and single pods.
+    stale_namespaces: BTreeSet<String>,
+    stale_pods: BTreeSet<Key>,
+    changed: BTreeMap<Name, Option<Document>>,
+}
+
+impl World {
+    /// An empty cluster, called so.
+    pub fn new(cluster: &str, root_namespace: &str, domain: &str) -> Self {
+        Self {
+            cluster: cluster.to_owned(),
+            root_namespace: root_namespace.to_owned(),
+            domain: domain.to_owned(),
+            pods: BTreeMap::new(),
+            services: BTreeMap::new(),
+            nodes: HashMap::new(),
+            policies: BTreeMap::new(),
+            stale_namespaces: BTreeSet::new(),
+            stale_pods: BTreeSet::new(),
+            changed: BTreeMap::new(),
+        }
+    }
+
+    /// An object is there, new or changed.
+    pub fn put(&mut self, kind: Kind, document: &Value) {
+        let key = key_of(document);
+        match kind {
+            Kind::Pod => match Pod::read(document) {
+                Some(pod) => {
+                    if self.pods.get(&key) != Some(&pod) {
+                        self.pods.insert(key.clone(), pod);
+                        self.stale_pods.insert(key);
+                    }
+                }
+                None => self.remove(kind, &key),
+            },
+            Kind::Service => match Service::read(document) {
+                Some(service) => self.put_service(key, service),
+                None => self.remove(kind, &key),
+            },
+            Kind::Node => self.put_node(key.1, pod::locality_of(document)),
+            Kind::AuthorizationPolicy | Kind::PeerAuthentication => {
+                let policy = match kind {
+                    Kind::AuthorizationPolicy => policy::of_authorization(document, &self.root_namespace),
+                    _ => policy::of_peer_authentication(document, &self.root_namespace),
+                };
+                match policy {
+                    Some(policy) => self.put_policy(kind, key, policy),
+                    None => self.remove(kind, &key),
+                }
+            }
+        }
+    }
+
+    /// An object is gone.
+    pub fn remove(&mut self, kind: Kind, key: &Key) {
+        match kind {
+            Kind::Pod => {
+                if self.pods.remove(key).is_some() {
+                    self.stale_pods.remove(key);
+                    let uid = pod::uid(&self.cluster, key);
+                    self.changed.insert(Name::Address(uid), None);
+                }
+            }
+            Kind::Service => {
+                if self.services.remove(key).is_some() {
+                    let name = service::key_of(key, &self.domain);
+                    self.changed.insert(Name::Address(name), None);
+                    self.stale_namespaces.insert(key.0.clone());
+                }
+            }
+            Kind::Node => self.put_node(key.1.clone(), Locality::new()),
+            Kind::AuthorizationPolicy | Kind::PeerAuthentication => {
+                let place = (kind, key.0.clone(), key.1.clone());
+                if let Some(policy) = self.policies.remove(&place) {
+                    self.changed
+                        .insert(Document::Policy(policy.document).name(), None);
+                    self.stale_namespaces.insert(key.0.clone());
+                }
+            }
+        }
+    }
+
+    /// All objects of a kind are these: whatever else was known is gone. For the start of a watch, and after a gap.
+    pub fn retain(&mut self, kind: Kind, there: &BTreeSet<Key>) {
+        let known: Vec<Key> = match kind {
+            Kind::Pod => self.pods.keys().cloned().collect(),
+            Kind::Service => self.services.keys().cloned().collect(),
+            Kind::Node => self
+                .nodes
+                .keys()
+                .map(|name| (String::new(), name.clone()))
+                .collect(),
+            Kind::AuthorizationPolicy | Kind::PeerAuthentication => {
+                let same = self.policies.keys().filter(|(other, ..)| *other == kind);
+                same.map(|(_, namespace, name)| (namespace.clone(), name.clone()))
+                    .collect()
+            }
+        };
+        for key in known.into_iter().filter(|key| !there.contains(key)) {
+            self.remove(kind, &key);
+        }
+    }
+
+    fn put_service(&mut self, key: Key, service: Service) {
+        if self.services.get(&key) == Some(&service) {
+            return;
+        }
+        let document = Document::Service(service.document(&key, &self.domain));
+        self.changed.insert(document.name(), Some(document));
+        self.stale_namespaces.insert(key.0.clone());
+        self.services.insert(key, service);
+    }
+
+    fn put_node(&mut self, name: String, locality: Locality) {
+        let before = self.nodes.get(&name);
+        if before == Some(&locality) || (before.is_none() && locality.is_empty()) {
+            return;
+        }
+        let there = self.pods.iter().filter(|(_, pod)| pod.node == name);
+        self.stale_pods.extend(there.map(|(key, _)| key.clone()));
+        if locality.is_empty() {
+            self.nodes.remove(&name);
+        } else {
+            self.nodes.insert(name, locality);
+        }
+    }
+
+    fn put_policy(&mut self, kind: Kind, (namespace, name): Key, policy: Policy) {
+        let place = (kind, namespace.clone(), name);
+        if self.policies.get(&place) == Some(&policy) {
+            return;
+        }
+        let document = Document::Policy(policy.document.clone());
+        self.changed.insert(document.name(), Some(document));
+        self.stale_namespaces.insert(namespace);
+        self.policies.insert(place, policy);
+    }
+
+    /// What became different since the last time.
+    pub fn changes(&mut self) -> Vec<(Name, Option<Document>)> {
+        for namespace in std::mem::take(&mut self.stale_namespaces) {
+            let from = (namespace.clone(), String::new());
+            let inside = self
+                .pods
+                .range(from..)
+                .take_while(|((there, _), _)| *there == namespace);
+            self.stale_pods.extend(inside.map(|(key, _)| key.clone()));
+        }
+        for key in std::mem::take(&mut self.stale_pods) {
+            if let Some(pod) = self.pods.get(&key) {
+                let document = self.workload(&key, pod);
+                self.changed.insert(document.name(), Some(document));
+            }
+        }
+        std::mem::take(&mut self.changed).into_iter().collect()
+    }
+
+    fn workload(&self, key: &Key, pod: &Pod) -> Document {
+        let mut workload = pod.document(&self.cluster, key);
+        if let Some(locality) = self.nodes.get(&pod.node) {
+            locality.clone_into(&mut workload.locality);
+        }
+        let from = (key.0.clone(), String::new());
+        let services = self
+            .services
+            .range(from..)
+            .take_while(|((there, _), _)| *there == key.0);
+        for (service_key, service) in services {
+            if let Some(ports) = service.ports_on(pod) {
+                let name = service::key_of(service_key, &self.domain);
+                workload.services.insert(name, ports);
+            }
+        }
+        let selected = self
+            .policies
+            .iter()
+            .filter(|((_, namespace, _), policy)| *namespace == key.0 && policy.selects(&pod.labels));
+        workload.policies = selected
+            .map(|(_, policy)| format!("{}/{}", policy.document.namespace, policy.document.name))
+            .collect();
+        Document::Workload(workload)
+    }
+}
+
+pub(super) fn key_of(document: &Value) -> Key {
+    (
+        object::namespace(document).to_owned(),
+        object::name(document).to_owned(),
+    )
+}
+
+#[cfg(test)]
+#[path = "world_tests.rs"]
+mod tests;
