@@ -1,0 +1,168 @@
+//! What the control plane keeps in the cluster: its root certificate, and copies of it for everybody.
+
+use super::watch::resource;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use kube::api::{Api, DynamicObject, Patch, PatchParams, PostParams};
+use remora_mtls::{Authority, AuthorityError};
+use serde_json::{Value, json};
+use std::time::{Duration, SystemTime};
+
+// istio: names of the secret and of the copies, and their keys.
+const SECRET: &str = "istio-ca-secret";
+const COPY: &str = "istio-ca-root-cert";
+const COPY_KEY: &str = "root-cert.pem";
+const CERTIFICATE: &str = "ca-cert.pem";
+const KEY: &str = "ca-key.pem";
+// istio: ten years.
+const ROOT_LIFE: Duration = Duration::from_hours(10 * 365 * 24);
+/// Who changes things, for the API server's records.
+pub(super) const OWNER: &str = "remora";
+
+/// The root certificate cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub enum KeepError {
+    /// The API server.
+    #[error("{doing}")]
+    Api {
+        /// What was being done.
+        doing: String,
+        /// Why it failed.
+        #[source]
+        source: Box<kube::Error>,
+    },
+    /// The secret is there, but not as it must be.
+    #[error("secret {namespace}/{SECRET}: {problem}")]
+    Secret {
+        /// Where.
+        namespace: String,
+        /// What is wrong.
+        problem: String,
+    },
+    /// The certificate itself.
+    #[error("make a root certificate")]
+    Authority(#[from] AuthorityError),
+}
+
+fn failed(doing: impl Into<String>) -> impl FnOnce(kube::Error) -> KeepError {
+    let doing = doing.into();
+    move |source| KeepError::Api {
+        doing,
+        source: Box::new(source),
+    }
+}
+
+/// The authority in the secret, made at the first start. Of several control planes that start at once one makes it.
+pub(super) async fn authority(client: &kube::Client, namespace: &str) -> Result<Authority, KeepError> {
+    let kind = resource("", "v1", "Secret", "secrets");
+    let secrets: Api<DynamicObject> = Api::namespaced_with(client.clone(), namespace, &kind);
+    let read = async || {
+        let secret = secrets.get_opt(SECRET).await;
+        secret.map_err(failed(format!("read secret {namespace}/{SECRET}")))
+    };
+    if let Some(secret) = read().await? {
+        return of_secret(&secret.data, namespace);
+    }
+    let authority = Authority::generate("remora", SystemTime::now(), ROOT_LIFE)?;
+    let (certificate, key) = authority.to_pem();
+    let mut secret = DynamicObject::new(SECRET, &kind).within(namespace);
+    secret.data = json!({"type": "istio.io/ca-root", "data": {
+        CERTIFICATE: STANDARD.encode(certificate), KEY: STANDARD.encode(key)}});
+    match secrets.create(&PostParams::default(), &secret).await {
+        Ok(_) => Ok(authority),
+        // Another control plane was faster: its root is ours.
+        Err(kube::Error::Api(status)) if status.code == 409 => match read().await? {
+            Some(secret) => of_secret(&secret.data, namespace),
+            None => Err(KeepError::Secret {
+                namespace: namespace.to_owned(),
+                problem: "it was there and is gone".to_owned(),
+            }),
+        },
+        Err(error) => Err(failed(format!("create secret {namespace}/{SECRET}"))(error)),
+    }
+}
+
+fn of_secret(secret: &Value, namespace: &str) -> Result<Authority, KeepError> {
+    let wrong = |problem: String| KeepError::Secret {
+        namespace: namespace.to_owned(),
+        problem,
+    };
+    let field = |name: &str| {
+        let text = secret["data"][name]
+            .as_str()
+            .ok_or_else(|| wrong(format!("it has no {name}")))?;
+        let bytes = STANDARD
+            .decode(text)
+            .map_err(|error| wrong(format!("{name}: {error}")))?;
+        String::from_utf8(bytes).map_err(|_| wrong(format!("{name} is not text")))
+    };
+    Authority::from_pem(&field(CERTIFICATE)?, &field(KEY)?).map_err(|error| wrong(error.to_string()))
+}
+
+/// Puts the roots where every pod of a namespace can mount them.
+pub(super) async fn copy_roots(client: &kube::Client, namespace: &str, roots: &str) -> Result<(), KeepError> {
+    let kind = resource("", "v1", "ConfigMap", "configmaps");
+    let maps: Api<DynamicObject> = Api::namespaced_with(client.clone(), namespace, &kind);
+    let wanted = json!({"apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": {"name": COPY, "labels": {"istio.io/config": "true"}}, "data": {COPY_KEY: roots}});
+    let parameters = PatchParams::apply(OWNER).force();
+    match maps.patch(COPY, &parameters, &Patch::Apply(&wanted)).await {
+        // A namespace that is going away takes nothing new.
+        Err(kube::Error::Api(status)) if matches!(status.code, 403 | 404) && is_ending(&status.message) => {
+            Ok(())
+        }
+        Err(error) => Err(failed(format!("write config map {namespace}/{COPY}"))(error)),
+        Ok(_) => Ok(()),
+    }
+}
+
+fn is_ending(message: &str) -> bool {
+    message.contains("being terminated") || message.contains("not found")
+}
+
+/// The change that makes every webhook of a configuration trust these roots; `None`: all of them do.
+pub(super) fn bundles(configuration: &Value, roots: &str) -> Option<Value> {
+    let wanted = STANDARD.encode(roots);
+    let webhooks = configuration["webhooks"].as_array()?;
+    let stale = webhooks
+        .iter()
+        .enumerate()
+        .filter(|(_, webhook)| webhook["clientConfig"]["caBundle"].as_str() != Some(wanted.as_str()));
+    let mut changes: Vec<Value> = stale
+        .map(|(index, _)| {
+            json!({"op": "add", "path": format!("/webhooks/{index}/clientConfig/caBundle"), "value": wanted})
+        })
+        .collect();
+    if changes.is_empty() {
+        return None;
+    }
+    // Whoever changed it in the meantime wins: it is looked at again when the change is seen.
+    let version = &configuration["metadata"]["resourceVersion"];
+    changes.insert(
+        0,
+        json!({"op": "test", "path": "/metadata/resourceVersion", "value": version}),
+    );
+    Some(Value::Array(changes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::bundles;
+    use base64::Engine as _;
+    use serde_json::json;
+
+    #[test]
+    fn only_stale_bundles_are_changed_and_only_in_the_version_that_was_seen() {
+        let fresh = super::STANDARD.encode("roots");
+        let seen = json!({"metadata": {"resourceVersion": "7"}, "webhooks": [
+            {"clientConfig": {"caBundle": fresh}}, {"clientConfig": {}}]});
+        let change = bundles(&seen, "roots").unwrap();
+        assert_eq!(change[0]["value"], "7");
+        assert_eq!(change[1]["path"], "/webhooks/1/clientConfig/caBundle");
+        assert_eq!(change.as_array().unwrap().len(), 2);
+        let mut after = seen.clone();
+        let patch: json_patch::Patch = serde_json::from_value(change).unwrap();
+        json_patch::patch(&mut after, &patch).unwrap();
+        assert_eq!(bundles(&after, "roots"), None);
+    }
+}
