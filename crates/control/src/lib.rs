@@ -9,9 +9,11 @@
 mod certificates;
 pub mod config;
 pub mod files;
+pub mod install;
 pub mod kubernetes;
 pub mod mesh;
 pub mod plane;
+pub mod status;
 mod tls;
 pub mod token;
 pub mod webhook;

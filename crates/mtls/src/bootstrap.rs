@@ -29,7 +29,8 @@ pub fn bootstrap_server(chain_pem: &str, key: &PrivateKey) -> Result<ServerConfi
         .with_safe_default_protocol_versions()?
         .with_no_client_auth()
         .with_single_cert(certificates(chain_pem)?, key.der())?;
-    config.alpn_protocols = vec![b"h2".to_vec()];
+    // gRPC needs the first; an API server may want the second.
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Ok(config)
 }
 

@@ -1,7 +1,7 @@
 //! What can be typed. No IO, no decisions: [`commands`](crate::commands) act on it.
 
 use crate::commands::{
-    capture, check, completions, control, inject, istio_iptables, man, proxy, request, wait,
+    capture, check, completions, control, image, inject, install, istio_iptables, man, proxy, request, wait,
 };
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use std::ffi::OsString;
@@ -39,7 +39,7 @@ pub(crate) enum Command {
     IstioCleanIptables(Box<istio_iptables::IstioCleanIptablesArgs>),
     /// Look at traffic capture, explain it, switch it
     Capture(Box<capture::CaptureArgs>),
-    /// Serve discovery and certificates to the proxies of a mesh
+    /// Serve discovery, certificates and webhooks to a mesh
     #[command(long_about = control::ABOUT)]
     Control(control::Args),
     /// Run a sidecar: the job of the container `istio-proxy`
@@ -49,6 +49,14 @@ pub(crate) enum Command {
     Wait(wait::Args),
     /// Ask the sidecar beside us
     Request(request::Args),
+    /// Print what a cluster needs to run a mesh, for kubectl
+    #[command(long_about = install::ABOUT)]
+    Install(install::Args),
+    /// Print what `install` printed, for kubectl to delete
+    Uninstall(install::Args),
+    /// Write an image of this binary, for clusters
+    #[command(long_about = image::ABOUT)]
+    Image(image::Args),
     /// Print a completion script for a shell
     Completions(completions::Args),
     /// Print the manual page of a command

@@ -52,25 +52,9 @@ impl Cluster {
     /// Reads the kubeconfig (the file given, else those of `KUBECONFIG`, else `~/.kube/config`), chooses the context
     /// (the one given, else the current one) and gets its credentials ready.
     pub(crate) fn connect(kubeconfig: Option<&Path>, context: Option<&str>) -> anyhow::Result<Self> {
-        let access = kubeconfig::read(kubeconfig, context)?;
-        let name = access.to_string();
         let runtime = Runtime::new().context("start an event loop")?;
-        let config = configured(access).with_context(|| format!("use {name}"))?;
-        let plugin = config.auth_info.exec.as_ref().map(explain::Plugin::of);
-        // Reading credentials blocks while a plugin runs.
-        let ready = runtime.within(CREDENTIALS, async {
-            tokio::task::spawn_blocking(move || kube::Client::try_from(config)).await
-        });
-        let client = match ready {
-            None => Err(anyhow::anyhow!(
-                "no credentials within {} s",
-                CREDENTIALS.as_secs()
-            )),
-            Some(Err(crash)) => Err(crash.into()),
-            Some(Ok(Err(error))) => Err(explain::failure(&error, plugin.as_ref())),
-            Some(Ok(Ok(client))) => Ok(client),
-        }
-        .with_context(|| format!("prepare to ask {name}"))?;
+        let prepared = runtime.within(2 * CREDENTIALS, prepared(kubeconfig, context));
+        let (client, name, plugin) = prepared.context("get credentials in time")??;
         Ok(Self {
             client,
             runtime,
@@ -102,6 +86,36 @@ impl Cluster {
             }
         }
     }
+}
+
+/// A client of the cluster that was pointed at, for a command that is asynchronous itself.
+pub(crate) async fn client(kubeconfig: Option<&Path>, context: Option<&str>) -> anyhow::Result<kube::Client> {
+    let (client, ..) = prepared(kubeconfig, context).await?;
+    Ok(client)
+}
+
+/// A client, the name of its cluster, and the plugin its credentials come from.
+async fn prepared(
+    kubeconfig: Option<&Path>,
+    context: Option<&str>,
+) -> anyhow::Result<(kube::Client, String, Option<explain::Plugin>)> {
+    let access = kubeconfig::read(kubeconfig, context)?;
+    let name = access.to_string();
+    let config = configured(access).with_context(|| format!("use {name}"))?;
+    let plugin = config.auth_info.exec.as_ref().map(explain::Plugin::of);
+    // Reading credentials blocks while a plugin runs.
+    let ready = tokio::task::spawn_blocking(move || kube::Client::try_from(config));
+    let client = match tokio::time::timeout(CREDENTIALS, ready).await {
+        Err(_) => Err(anyhow::anyhow!(
+            "no credentials within {} s",
+            CREDENTIALS.as_secs()
+        )),
+        Ok(Err(crash)) => Err(crash.into()),
+        Ok(Ok(Err(error))) => Err(explain::failure(&error, plugin.as_ref())),
+        Ok(Ok(Ok(client))) => Ok(client),
+    }
+    .with_context(|| format!("prepare to ask {name}"))?;
+    Ok((client, name, plugin))
 }
 
 /// One page. A server that is busy is asked again; kube's own way of doing so could outlast every bound and hide why.

@@ -5,7 +5,9 @@ pub(crate) mod capture_flags;
 pub(crate) mod check;
 pub(crate) mod completions;
 pub(crate) mod control;
+pub(crate) mod image;
 pub(crate) mod inject;
+pub(crate) mod install;
 pub(crate) mod istio_iptables;
 pub(crate) mod man;
 pub(crate) mod proxy;
@@ -25,6 +27,9 @@ pub(crate) fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::IstioCleanIptables(args) => istio_iptables::run_clean(&args),
         Command::Capture(args) => capture::run(&args),
         Command::Control(args) => control::run(&args),
+        Command::Install(args) => install::run(&args),
+        Command::Uninstall(args) => install::run_uninstall(&args),
+        Command::Image(args) => image::run(&args),
         Command::Proxy(args) => Ok(proxy::run(&args)),
         Command::Wait(args) => Ok(wait::run(&args)),
         Command::Request(args) => Ok(request::run(&args)),

@@ -63,6 +63,7 @@ impl Pod {
             tunnel: self.tunnel,
             node: self.node.clone(),
             healthy: self.healthy,
+            cluster: cluster.to_owned(),
             owner: (!self.owner.is_empty()).then(|| self.owner.clone()),
             ..Workload::named(&key.1, &key.0)
         }

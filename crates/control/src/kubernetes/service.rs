@@ -2,8 +2,8 @@
 
 use super::pod::Pod;
 use super::world::Key;
-use crate::mesh;
-use remora_pod::view;
+use crate::mesh::{self, Affinity, Distribution, InternalPolicy, Protocol, Visibility};
+use remora_pod::{object, view};
 use serde_json::Value;
 use std::net::IpAddr;
 
@@ -14,11 +14,17 @@ pub(super) struct Service {
     ports: Vec<Port>,
     /// Empty: whoever made the service names its endpoints, and selects no pods.
     selector: Vec<(String, String)>,
+    distribution: Distribution,
+    internal: InternalPolicy,
+    affinity: Affinity,
+    not_ready_too: bool,
+    visibility: Visibility,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Port {
     number: u16,
+    protocol: Protocol,
     target: Target,
 }
 
@@ -55,6 +61,26 @@ impl Service {
             selector: wanted
                 .filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned())))
                 .collect(),
+            distribution: match view::text(document, &["spec", "trafficDistribution"]) {
+                Some("PreferClose") => Distribution::PreferClose,
+                Some("PreferSameZone") => Distribution::PreferSameZone,
+                Some("PreferSameNode") => Distribution::PreferSameNode,
+                _ => Distribution::Any,
+            },
+            internal: match view::text(document, &["spec", "internalTrafficPolicy"]) {
+                Some("Local") => InternalPolicy::Local,
+                _ => InternalPolicy::Cluster,
+            },
+            affinity: match view::text(document, &["spec", "sessionAffinity"]) {
+                Some("ClientIP") => Affinity::ClientIp,
+                _ => Affinity::None,
+            },
+            not_ready_too: document["spec"]["publishNotReadyAddresses"].as_bool() == Some(true),
+            // istio: `~` is nobody, `.` the own namespace.
+            visibility: match object::annotation(document, "networking.istio.io/exportTo") {
+                Some("." | "~") => Visibility::Namespace,
+                _ => Visibility::Public,
+            },
         })
     }
 
@@ -85,12 +111,18 @@ impl Service {
                 Target::Number(number) => Some(number),
                 Target::Name(_) => None,
             },
+            protocol: port.protocol,
             ..mesh::ServicePort::of(port.number)
         };
         mesh::Service {
             hostname: Some(hostname(namespace, name, domain)),
             addresses: self.addresses.clone(),
             ports: self.ports.iter().map(port).collect(),
+            traffic_distribution: self.distribution,
+            internal_traffic_policy: self.internal,
+            session_affinity: self.affinity,
+            publish_not_ready_addresses: self.not_ready_too,
+            visibility: self.visibility,
             ..mesh::Service::named(name, namespace)
         }
     }
@@ -120,5 +152,21 @@ fn port_of(port: &Value) -> Option<Port> {
         // k8s: none, or zero, is the port itself.
         other => Target::Number(number(other).unwrap_or(own)),
     };
-    Some(Port { number: own, target })
+    Some(Port {
+        number: own,
+        protocol: protocol_of(port),
+        target,
+    })
+}
+
+/// What is spoken: `appProtocol`, else what the name of the port begins with.
+fn protocol_of(port: &Value) -> Protocol {
+    let said = port["appProtocol"].as_str();
+    let named = || port["name"].as_str().and_then(|name| name.split('-').next());
+    match said.or_else(named).unwrap_or_default() {
+        "http" | "http-web" | "kubernetes.io/ws" => Protocol::Http,
+        "http2" | "kubernetes.io/h2c" => Protocol::Http2,
+        "grpc" => Protocol::Grpc,
+        _ => Protocol::Tcp,
+    }
 }

@@ -140,6 +140,7 @@ impl ServicePort {
         Self {
             port,
             target_port: None,
+            protocol: Protocol::Tcp,
         }
     }
 }
@@ -154,6 +155,11 @@ impl Service {
             addresses: Vec::new(),
             network: String::new(),
             ports: Vec::new(),
+            traffic_distribution: Distribution::Any,
+            internal_traffic_policy: InternalPolicy::Cluster,
+            session_affinity: Affinity::None,
+            publish_not_ready_addresses: false,
+            visibility: Visibility::Public,
         }
     }
 

@@ -99,6 +99,8 @@ impl Workload {
             services: BTreeMap::new(),
             policies: Vec::new(),
             healthy: true,
+            capacity: None,
+            cluster: String::new(),
             owner: None,
         }
     }

@@ -1,28 +1,34 @@
-//! `remora control --config FILE`: discovery and certificates for a mesh that files describe.
+//! `remora control`: discovery, certificates and webhooks for the mesh of a cluster, or of files.
 
-use crate::out;
+mod files;
+mod kubernetes;
+
 use anyhow::Context as _;
-use remora_control::{Config, Notice, Plane};
 use std::path::PathBuf;
 use std::process::ExitCode;
-use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
 /// What the help says at length.
 pub(crate) const ABOUT: &str = "\
 Serves a mesh to its proxies: workloads, services and policies by incremental discovery (delta ADS), certificates by
-Istio's certificate service, both over TLS on one port.
+Istio's certificate service, both over TLS on one port (15012).
 
-The file says where the mesh is described (files or directories of Workload, Service and Policy documents), where the
-root certificate is kept (made at the first start) and which tokens belong to whom. Files are looked at again every
-second; proxies are sent what changed. A description with a mistake changes nothing and is reported.";
+With --config the mesh is described by files (Workload, Service and Policy documents); the file says where they are,
+where the root certificate is kept (made at the first start) and which tokens belong to whom. Files are looked at again
+every second; proxies are sent what changed. A description with a mistake changes nothing and is reported.
 
-/// Where the configuration is.
+Without it the mesh is a Kubernetes cluster: the one it runs in, or the one of --kubeconfig or --context. Then it also
+answers the API server's webhooks (15017: /inject, /check) and tells its health and metrics (15014: /ready, /live,
+/metrics). `remora install` writes what the cluster needs for that.";
+
+/// What to serve.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Configuration file
-    #[arg(long, short, value_name = "FILE")]
-    config: PathBuf,
+    /// Describes a mesh of files
+    #[arg(long, short, value_name = "FILE", conflicts_with_all = ["kubeconfig", "context"])]
+    config: Option<PathBuf>,
+    #[command(flatten)]
+    cluster: kubernetes::ClusterArgs,
 }
 
 /// Runs until it is asked to stop.
@@ -38,22 +44,15 @@ async fn serve(args: &Args) -> anyhow::Result<ExitCode> {
     // Before anything else, so that a signal during the start is not lost.
     let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
-    let config = Config::read(&args.config)?;
-    let listen = config.listen;
-    let plane = Plane::open(config, |notice: &Notice| match notice {
-        Notice::Mesh { .. } => out::note(notice),
-        Notice::Kept(_) | Notice::Refused { .. } => out::warning(notice),
-    })?;
-    let listener = TcpListener::bind(listen)
-        .await
-        .with_context(|| format!("listen on {listen}"))?;
-    out::note(format_args!("listening on {}", listener.local_addr()?));
     let stop = async move {
         tokio::select! {
             _ = terminate.recv() => {}
             _ = interrupt.recv() => {}
         }
     };
-    plane.serve(listener, stop).await?;
+    match &args.config {
+        Some(config) => files::serve(config, stop).await?,
+        None => kubernetes::serve(&args.cluster, stop).await?,
+    }
     Ok(ExitCode::SUCCESS)
 }

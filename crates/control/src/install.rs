@@ -1,0 +1,154 @@
+//! Everything a cluster needs to run a mesh, as objects. Pure.
+//!
+//! Names are Istio's where sidecars, people or tools rely on them (`istiod`, `istio-ca-root-cert`, labels); the webhook
+//! configuration is named so that the API server calls it after all others.
+
+mod rights;
+mod webhooks;
+mod workload;
+
+use serde_json::{Value, json};
+
+/// What is asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Options {
+    /// Where the control plane lives.
+    pub namespace: String,
+    /// Empty: the default one.
+    pub revision: String,
+    /// The image of the control plane and of the sidecars: `HUB/remora:TAG`.
+    pub image: String,
+    /// As pods have it; `None` leaves it to Kubernetes.
+    pub pull_policy: Option<String>,
+    /// Control planes that run at once.
+    pub replicas: u32,
+    /// The trust domain of the mesh.
+    pub trust_domain: String,
+    /// The name of the cluster.
+    pub cluster: String,
+    /// Laid over the values of the installation.
+    pub values: Value,
+    /// Laid over the mesh configuration.
+    pub mesh: Value,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            namespace: "istio-system".to_owned(),
+            revision: String::new(),
+            image: format!("remora:{}", env!("CARGO_PKG_VERSION")),
+            pull_policy: None,
+            replicas: 2,
+            trust_domain: "cluster.local".to_owned(),
+            cluster: "Kubernetes".to_owned(),
+            values: json!({}),
+            mesh: json!({}),
+        }
+    }
+}
+
+impl Options {
+    /// `istiod`, or `istiod-REVISION`.
+    fn name(&self) -> String {
+        self.suffixed("istiod")
+    }
+
+    fn suffixed(&self, name: &str) -> String {
+        if self.revision.is_empty() {
+            name.to_owned()
+        } else {
+            format!("{name}-{}", self.revision)
+        }
+    }
+
+    fn revision_label(&self) -> &str {
+        if self.revision.is_empty() {
+            "default"
+        } else {
+            &self.revision
+        }
+    }
+
+    /// Where sidecars find the control plane.
+    fn address(&self) -> String {
+        format!("{}.{}.svc:15012", self.name(), self.namespace)
+    }
+
+    fn metadata(&self, name: &str) -> Value {
+        let mut metadata = self.cluster_metadata(name);
+        metadata["namespace"] = json!(self.namespace);
+        metadata
+    }
+
+    fn cluster_metadata(&self, name: &str) -> Value {
+        json!({"name": name, "labels": {"app": "istiod", "app.kubernetes.io/part-of": "remora",
+            "istio.io/rev": self.revision_label()}})
+    }
+}
+
+/// The objects, in an order in which they can be applied.
+pub fn objects(options: &Options) -> Vec<Value> {
+    let mut all =
+        vec![json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": options.namespace}})];
+    all.extend(rights::objects(options));
+    all.extend(config_maps(options));
+    all.extend(workload::objects(options));
+    // Last: the API server asks from the moment it knows them.
+    all.extend(webhooks::objects(options));
+    all
+}
+
+fn config_maps(options: &Options) -> [Value; 2] {
+    let (hub, image, tag) = split(&options.image);
+    let mut values = json!({
+        "global": {"hub": hub, "tag": tag, "istioNamespace": options.namespace,
+            "proxy": {"image": image}, "proxy_init": {"image": image},
+            "multiCluster": {"clusterName": options.cluster}},
+        "revision": options.revision});
+    if let Some(policy) = &options.pull_policy {
+        values["global"]["imagePullPolicy"] = json!(policy);
+    }
+    lay_over(&mut values, &options.values);
+    let mut mesh = json!({"trustDomain": options.trust_domain, "rootNamespace": options.namespace,
+        "defaultConfig": {"discoveryAddress": options.address()}});
+    lay_over(&mut mesh, &options.mesh);
+    let map = |name: &str, data: Value| {
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": options.metadata(&options.suffixed(name)),
+            "data": data})
+    };
+    [
+        map("istio", json!({"mesh": mesh.to_string()})),
+        map("istio-sidecar-injector", json!({"values": values.to_string()})),
+    ]
+}
+
+/// Hub, name and tag of an image.
+fn split(image: &str) -> (String, String, String) {
+    let parts = remora_pod::image::Image::split(image);
+    let name = parts.name();
+    let path = image
+        .strip_suffix(&parts.tag.map_or_else(String::new, |tag| format!(":{tag}")))
+        .unwrap_or(image);
+    let hub = path.strip_suffix(name).unwrap_or_default().trim_end_matches('/');
+    (
+        hub.to_owned(),
+        name.to_owned(),
+        parts.tag.unwrap_or("latest").to_owned(),
+    )
+}
+
+fn lay_over(base: &mut Value, over: &Value) {
+    match (base, over) {
+        (Value::Object(base), Value::Object(over)) => {
+            for (key, value) in over {
+                lay_over(base.entry(key.as_str()).or_insert(Value::Null), value);
+            }
+        }
+        (base, over) => over.clone_into(base),
+    }
+}
+
+#[cfg(test)]
+#[path = "install/tests.rs"]
+mod tests;

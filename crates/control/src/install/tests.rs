@@ -1,0 +1,81 @@
+use super::{Options, objects};
+use serde_json::{Value, json};
+
+fn find<'a>(all: &'a [Value], kind: &str) -> &'a Value {
+    all.iter().find(|object| object["kind"] == kind).unwrap()
+}
+
+#[test]
+fn the_webhook_is_called_last_and_again() {
+    let all = objects(&Options::default());
+    let configuration = find(&all, "MutatingWebhookConfiguration");
+    let name = configuration["metadata"]["name"].as_str().unwrap();
+    for other in [
+        "istio-sidecar-injector",
+        "opentelemetry-operator-mutating-webhook-configuration",
+        "vault-agent-injector-cfg",
+    ] {
+        assert!(name > other, "{name} is called before {other}");
+    }
+    for entry in configuration["webhooks"].as_array().unwrap() {
+        assert_eq!(entry["reinvocationPolicy"], "IfNeeded");
+        let outside = &entry["namespaceSelector"]["matchExpressions"][2]["values"];
+        assert!(
+            outside.as_array().unwrap().contains(&json!("istio-system")),
+            "never its own: {entry}"
+        );
+    }
+    assert_eq!(all.last().unwrap()["kind"], "ValidatingWebhookConfiguration");
+}
+
+#[test]
+fn a_revision_has_names_of_its_own_and_leaves_the_default_labels_alone() {
+    let options = Options {
+        revision: "canary".to_owned(),
+        ..Options::default()
+    };
+    let all = objects(&options);
+    assert_eq!(find(&all, "Deployment")["metadata"]["name"], "istiod-canary");
+    let entries = find(&all, "MutatingWebhookConfiguration")["webhooks"]
+        .as_array()
+        .unwrap();
+    assert_eq!(
+        entries.len(),
+        2,
+        "istio-injection=enabled belongs to the default revision"
+    );
+    assert!(entries[0].to_string().contains("canary"));
+}
+
+#[test]
+fn sidecars_run_the_same_image() {
+    let options = Options {
+        image: "registry.example:5000/mesh/remora:1.2".to_owned(),
+        values: json!({"global": {"proxy": {"logLevel": "debug"}}}),
+        ..Options::default()
+    };
+    let all = objects(&options);
+    let maps: Vec<&Value> = all.iter().filter(|o| o["kind"] == "ConfigMap").collect();
+    let values: Value = serde_json::from_str(maps[1]["data"]["values"].as_str().unwrap()).unwrap();
+    assert_eq!(values["global"]["hub"], "registry.example:5000/mesh");
+    assert_eq!(values["global"]["tag"], "1.2");
+    assert_eq!(
+        values["global"]["proxy"],
+        json!({"image": "remora", "logLevel": "debug"})
+    );
+}
+
+#[test]
+fn nobody_may_do_more_than_the_work_needs() {
+    for object in objects(&Options::default()) {
+        for rule in object["rules"].as_array().into_iter().flatten() {
+            let text = rule.to_string();
+            assert!(!text.contains('*'), "{text}");
+            let secrets = rule["resources"].as_array().unwrap().contains(&json!("secrets"));
+            assert!(
+                !secrets || object["kind"] == "Role",
+                "secrets of the whole cluster: {text}"
+            );
+        }
+    }
+}
