@@ -71,6 +71,12 @@ pub enum StartError {
         /// How long was waited.
         seconds: u64,
     },
+    /// A setting that would hold for the whole machine (k8s: `SysctlForbidden`).
+    #[error("sysctl {name} is not a setting of the pod's own namespaces")]
+    Sysctl {
+        /// Which.
+        name: String,
+    },
     /// The pod's namespaces could not be made.
     #[error("make the namespaces of a pod")]
     Sandbox {
@@ -90,6 +96,13 @@ impl StartError {
                 Some(libc::EACCES) => Some("the file is not executable for the container's user"),
                 _ => None,
             },
+            Self::Step { step, source, .. }
+                if step.starts_with("become ") && source.raw_os_error() == Some(libc::EINVAL) =>
+            {
+                Some(
+                    "this user namespace has no such id: install newuidmap (package uidmap) and list the user in /etc/subuid and /etc/subgid, or run as root",
+                )
+            }
             Self::Clone { source, .. } | Self::Sandbox { source }
                 if source.raw_os_error() == Some(libc::EPERM) =>
             {

@@ -11,6 +11,7 @@ pub mod cgroup;
 pub mod container;
 pub mod image;
 pub mod registry;
+pub mod rootless;
 pub mod sandbox;
 pub mod seccomp;
 pub mod store;

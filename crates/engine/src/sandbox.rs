@@ -23,6 +23,8 @@ pub struct SandboxSpec {
     pub host_ipc: bool,
     /// Whose processes the containers see.
     pub processes: Processes,
+    /// Settings of the pod's own namespaces, like `net.ipv4.ip_unprivileged_port_start`. Others are refused.
+    pub sysctls: Vec<(String, String)>,
 }
 
 /// Whose processes a container sees.
@@ -41,6 +43,7 @@ pub enum Processes {
 #[derive(Debug)]
 pub struct Sandbox {
     network: Option<Namespace>,
+    host_ipc: bool,
     /// (kind, descriptor) of what is joined besides the network.
     others: Vec<(i32, Arc<OwnedFd>)>,
     processes: Processes,
@@ -50,6 +53,11 @@ pub struct Sandbox {
 impl Sandbox {
     /// Makes what `spec` asks for.
     pub async fn create(spec: &SandboxSpec) -> Result<Arc<Self>, StartError> {
+        for (name, _) in &spec.sysctls {
+            if !is_of_pod(name, spec) {
+                return Err(StartError::Sysctl { name: name.clone() });
+            }
+        }
         let others = make_namespaces(spec).map_err(|source| StartError::Sandbox { source })?;
         let init = if spec.processes == Processes::Pod {
             let child = start_init().await?;
@@ -61,6 +69,7 @@ impl Sandbox {
         };
         Ok(Arc::new(Self {
             network: spec.network.clone(),
+            host_ipc: spec.host_ipc,
             others,
             processes: spec.processes,
             init,
@@ -70,6 +79,10 @@ impl Sandbox {
     /// The network of the pod; `None` is this machine's.
     pub fn network(&self) -> Option<&Namespace> {
         self.network.as_ref()
+    }
+
+    pub(crate) fn has_own_ipc(&self) -> bool {
+        !self.host_ipc
     }
 
     pub(crate) fn processes(&self) -> Processes {
@@ -90,6 +103,34 @@ impl Sandbox {
     }
 }
 
+/// Whether a setting belongs to a namespace the pod has of its own; any other would change the whole machine.
+fn is_of_pod(name: &str, spec: &SandboxSpec) -> bool {
+    let plain = name
+        .bytes()
+        .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-' | b'/'));
+    if !plain || name.contains("..") {
+        return false;
+    }
+    let network = name.starts_with("net.") && spec.network.is_some();
+    let ipc = ["kernel.shm", "kernel.msg", "fs.mqueue."]
+        .iter()
+        .any(|prefix| name.starts_with(prefix));
+    network || ((ipc || name == "kernel.sem") && !spec.host_ipc)
+}
+
+/// Sets one, in the namespaces of the calling thread and the pod's network.
+fn set_sysctl(spec: &SandboxSpec, name: &str, value: &str) -> io::Result<()> {
+    let path = format!("/proc/sys/{}", name.replace('.', "/"));
+    let write = || {
+        let done = std::fs::write(&path, value);
+        done.map_err(|e| io::Error::new(e.kind(), format!("set {name} to {value}: {e}")))
+    };
+    match &spec.network {
+        Some(network) if name.starts_with("net.") => network.run(write)?,
+        _ => write(),
+    }
+}
+
 /// On a thread of its own, which ends with the work: namespaces belong to threads.
 fn make_namespaces(spec: &SandboxSpec) -> io::Result<Vec<(i32, Arc<OwnedFd>)>> {
     let mut kinds = Vec::new();
@@ -103,6 +144,9 @@ fn make_namespaces(spec: &SandboxSpec) -> io::Result<Vec<(i32, Arc<OwnedFd>)>> {
         sys::unshare(kinds.iter().fold(0, |all, (kind, _)| all | kind))?;
         if let Some(name) = &spec.hostname {
             sys::set_hostname(name)?;
+        }
+        for (name, value) in &spec.sysctls {
+            set_sysctl(spec, name, value)?;
         }
         let open = |(kind, name): &(i32, &str)| {
             let file = File::open(format!("/proc/thread-self/ns/{name}"))?;

@@ -186,3 +186,23 @@ pub(crate) fn open_within(base: &Path, part: &Path) -> io::Result<File> {
     };
     Ok(owned(RawFd::try_from(check(fd)?).unwrap_or(-1)).into())
 }
+
+/// Writes once.
+pub(crate) fn write(fd: impl AsFd, data: &[u8]) -> io::Result<usize> {
+    let fd = fd.as_fd().as_raw_fd();
+    // SAFETY: pointer and length describe `data`, which outlives the call.
+    let put = unsafe { libc::write(fd, data.as_ptr().cast(), data.len()) };
+    usize::try_from(put).map_err(|_| io::Error::last_os_error())
+}
+
+/// Whether groups can be chosen: not in a user namespace with the user's own ids alone.
+pub(crate) fn may_set_groups() -> bool {
+    std::fs::read_to_string("/proc/self/setgroups").map_or(true, |text| text.trim() != "deny")
+}
+
+/// Whether root here is somebody else outside.
+pub(crate) fn in_user_namespace() -> bool {
+    let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+    let words: Vec<&str> = map.split_whitespace().collect();
+    !map.is_empty() && words != ["0", "0", "4294967295"]
+}

@@ -7,7 +7,7 @@ use common::{Bench, finish, run};
 use remora_engine::container::{
     Capabilities, Mount, MountKind, Process, Rlimit, RlimitKind, Seccomp, Stdio, start,
 };
-use remora_engine::sandbox::{Processes, SandboxSpec};
+use remora_engine::sandbox::{Processes, Sandbox, SandboxSpec};
 
 /// One line of `/proc/self/status`.
 fn field<'a>(status: &'a str, name: &str) -> &'a str {
@@ -217,8 +217,9 @@ async fn limits_of_a_process_and_of_a_further_one() {
 #[tokio::test]
 async fn only_the_standard_streams_are_open() {
     let bench = Bench::new().await;
-    let out = run(&bench.script("fds", "ls /proc/self/fd | tr '\\n' ' '; ls -l /proc/1/fd | wc -l")).await;
-    assert_eq!(out, "0 1 2 3 4\n");
+    // The fourth is the directory that is being listed.
+    let out = run(&bench.script("fds", "exec ls /proc/self/fd")).await;
+    assert_eq!(out, "0\n1\n2\n3\n");
 }
 
 #[tokio::test]
@@ -248,4 +249,66 @@ async fn containers_of_a_pod_may_share_their_processes() {
         "{out}"
     );
     drop(first);
+}
+
+#[tokio::test]
+async fn devices_a_container_makes_are_of_no_use() {
+    let bench = Bench::new().await;
+    let volume = bench.path("volume");
+    std::fs::create_dir(&volume).unwrap();
+    let script = "for dir in / /volume /dev; do mknod $dir/n c 1 3 && { echo x > $dir/n; } 2>&1; done; echo fine > /dev/null";
+    let mut spec = bench.overlay("devices", script);
+    spec.mounts.push(Mount::bind(&volume, "/volume"));
+    let out = run(&spec).await;
+    assert_eq!(out.matches("Permission denied").count(), 3, "{out}");
+    // A device that is mounted on purpose works, and a privileged container has all of them.
+    spec.process.args[2] =
+        "echo x > /gift && ls /dev/pts > /dev/null && test -e /dev/kmsg && echo fine".into();
+    spec.mounts.push(Mount::bind("/dev/null", "/gift"));
+    spec.privileged = true;
+    assert_eq!(run(&spec).await, "fine\n");
+}
+
+#[tokio::test]
+async fn settings_of_the_pods_namespaces_and_no_others() {
+    let mut sandbox = SandboxSpec {
+        hostname: Some("settings".into()),
+        network: Some(remora_net::Namespace::create().unwrap()),
+        sysctls: vec![
+            ("net.ipv4.ip_unprivileged_port_start".into(), "80".into()),
+            ("kernel.shm_rmid_forced".into(), "1".into()),
+        ],
+        ..SandboxSpec::default()
+    };
+    let bench = Bench::with(&sandbox).await;
+    let script = "cat /proc/sys/net/ipv4/ip_unprivileged_port_start /proc/sys/kernel/shm_rmid_forced";
+    assert_eq!(run(&bench.script("settings", script)).await, "80\n1\n");
+    for name in [
+        "kernel.panic",
+        "vm.swappiness",
+        "net../../kernel/panic",
+        "fs.file-max",
+    ] {
+        sandbox.sysctls = vec![(name.into(), "1".into())];
+        let error = Sandbox::create(&sandbox).await.unwrap_err();
+        assert!(
+            error.to_string().contains("not a setting of the pod's own"),
+            "{error}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn processes_of_the_machine_when_asked_for() {
+    let bench = Bench::with(&SandboxSpec {
+        processes: Processes::Host,
+        host_ipc: true,
+        ..SandboxSpec::default()
+    })
+    .await;
+    let pid = std::process::id();
+    let out = run(&bench.script("host", &format!("test -d /proc/{pid} && hostname; echo $$"))).await;
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+    assert!(out.starts_with(&name), "{out}");
+    assert_ne!(out.lines().nth(1), Some("1"));
 }

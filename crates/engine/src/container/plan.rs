@@ -33,6 +33,12 @@ impl Steps {
         self.ops.push(op);
     }
 
+    /// Room for one more copy of a mount.
+    pub(super) fn slot(&mut self) -> usize {
+        self.slots += 1;
+        self.slots - 1
+    }
+
     /// Before all others.
     pub(super) fn insert(&mut self, name: impl Into<String>, op: Op) {
         self.names.insert(0, name.into());

@@ -57,7 +57,7 @@ impl Child {
         } = born;
         let child = Self {
             pid: u32::try_from(pid).unwrap_or_default(),
-            ticket: Some(ticket),
+            ticket,
             pidfd: sys::watch(pidfd)?,
             ended: Mutex::new(None),
             group: group.map(|group| {

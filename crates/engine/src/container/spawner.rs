@@ -32,7 +32,7 @@ fn begin() -> Option<Sender<Order>> {
             return;
         };
         for (mut launch, reply) in inbox {
-            let born = sys::spawn(&mut launch, guard);
+            let born = sys::spawn(&mut launch, Some(guard));
             // If nobody waits any more the process is killed: `Born` that comes back is dropped by its owner.
             if let Err(Ok(born)) = reply.send(born) {
                 abandon(&born);

@@ -56,6 +56,7 @@ pub(super) fn take(op: &Op, slots: &mut Slots<'_>) -> Outcome {
     match op {
         Op::ResetSignals => reset_signals(),
         Op::Undumpable => call!(libc::SYS_prctl, libc::PR_SET_DUMPABLE, 0, 0, 0, 0),
+        Op::Await(fd) => await_byte(*fd),
         Op::Join { fd, kinds } => call!(libc::SYS_setns, *fd, *kinds),
         Op::Write { fd, data } => call!(libc::SYS_write, *fd, data.as_ptr(), data.len()),
         Op::WriteFile { path, data } => write_file(path, data),
@@ -161,6 +162,14 @@ fn reset_signals() -> Outcome {
         none,
         8
     )
+}
+
+fn await_byte(fd: RawFd) -> Outcome {
+    let mut byte = 0u8;
+    match call!(libc::SYS_read, fd, &raw mut byte, 1)? {
+        1 => Ok(0),
+        _ => Err(libc::ESRCH),
+    }
 }
 
 fn write_file(path: &CStr, data: &[u8]) -> Outcome {

@@ -13,6 +13,8 @@ pub(crate) enum Op {
     ResetSignals,
     /// Hides the copy of our memory and descriptors from whoever is already in the namespaces that are joined.
     Undumpable,
+    /// Waits for a byte; the end of the pipe means that the parent is gone.
+    Await(RawFd),
     /// Joins the namespaces behind a descriptor.
     Join { fd: RawFd, kinds: c_int },
     /// Writes to a descriptor opened beforehand.

@@ -37,7 +37,7 @@ pub(crate) struct Born {
     /// Gives eight bytes (step, errno), or the end.
     pub(crate) faults: OwnedFd,
     /// Names it to the guard; let go of it before the descriptor.
-    pub(crate) ticket: Ticket,
+    pub(crate) ticket: Option<Ticket>,
 }
 
 /// The step number that stands for exec.
@@ -57,7 +57,7 @@ fn set_fault_pipe(ops: &mut [Op], fd: RawFd) {
 }
 
 /// Makes the process. The calling thread must outlive it: the process dies with the thread.
-pub(crate) fn spawn(launch: &mut Launch, guard: &'static Guard) -> io::Result<Born> {
+pub(crate) fn spawn(launch: &mut Launch, guard: Option<&'static Guard>) -> io::Result<Born> {
     let (faults, say) = pipe()?;
     set_fault_pipe(&mut launch.ops, say.as_raw_fd());
     set_fault_pipe(&mut launch.before, say.as_raw_fd());
@@ -84,7 +84,7 @@ pub(crate) fn spawn(launch: &mut Launch, guard: &'static Guard) -> io::Result<Bo
     };
     let pidfd = pidfd.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
     launch.held.clear();
-    let ticket = guard.watch(pidfd.as_fd());
+    let ticket = guard.map(|guard| guard.watch(pidfd.as_fd()));
     Ok(Born {
         pid,
         pidfd,

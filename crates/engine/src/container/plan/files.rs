@@ -5,8 +5,10 @@
 
 use super::{Checked, Steps};
 use crate::container::{Mount, MountKind, Root, Spec, StartError};
-use crate::sys::{Op, open_within};
+use crate::sandbox::Processes;
+use crate::sys::{Op, in_user_namespace, open_within};
 use std::ffi::{CString, OsStr};
+use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 
 /// Devices every program may expect.
@@ -54,7 +56,12 @@ const QUIET: libc::c_ulong = libc::MS_NOSUID | libc::MS_NOEXEC | libc::MS_NODEV;
 
 const USUAL: [Usual; 6] = [
     usual("/proc", "proc", QUIET, ""),
-    usual("/dev", "tmpfs", libc::MS_NOSUID, "mode=755,size=65536k"),
+    usual(
+        "/dev",
+        "tmpfs",
+        libc::MS_NOSUID | libc::MS_NODEV,
+        "mode=755,size=65536k",
+    ),
     usual(
         "/dev/pts",
         "devpts",
@@ -79,6 +86,8 @@ const fn usual(target: &'static str, kind: &'static str, flags: libc::c_ulong, d
 struct Prepared<'a> {
     mount: &'a Mount,
     directory: bool,
+    /// Devices in it can be used: it is one, or the container is privileged.
+    devices: bool,
     slot: Option<usize>,
 }
 
@@ -89,15 +98,22 @@ pub(super) fn plan(check: &Checked<'_>, spec: &Spec, steps: &mut Steps) -> Resul
     );
     let mut prepared = Vec::new();
     for mount in &spec.mounts {
-        prepared.push(take(check, mount, steps)?);
+        prepared.push(take(check, mount, spec.privileged, steps)?);
     }
     let devices = take_devices(check, steps)?;
+    let taken = take_whole(check, spec, steps)?;
     root(check, &spec.root, steps)?;
     steps.push("enter the root", Op::PivotRoot);
     let replaced = |target: &str| spec.mounts.iter().any(|m| m.target == Path::new(target));
     for item in USUAL.iter().filter(|item| !replaced(item.target)) {
-        mount_usual(check, item, spec.privileged, steps)?;
-        if item.target == "/dev" {
+        match taken.iter().find(|(target, _)| *target == item.target) {
+            Some((target, slot)) => attach_whole(check, target, *slot, spec.privileged, steps)?,
+            // This machine's devices come with everything below them.
+            None if item.target.starts_with("/dev/") && spec.privileged => {}
+            None if item.target == "/dev/mqueue" && !spec.sandbox.has_own_ipc() => {}
+            None => mount_usual(check, item, spec.privileged, steps)?,
+        }
+        if item.target == "/dev" && !spec.privileged {
             place_devices(check, &devices, steps)?;
         }
     }
@@ -109,25 +125,37 @@ pub(super) fn plan(check: &Checked<'_>, spec: &Spec, steps: &mut Steps) -> Resul
     if !spec.privileged {
         guard(check, steps)?;
     }
+    let mut set = 0;
     if spec.readonly_root {
-        steps.push(
-            "make the root read-only",
-            Op::Attributes {
-                target: check.text("/", "/")?,
-                set: libc::MOUNT_ATTR_RDONLY,
-                recursive: false,
-            },
-        );
+        set |= libc::MOUNT_ATTR_RDONLY;
+    }
+    if !spec.privileged {
+        // Whoever may make device files may not use them: nothing else stands between root and the disks here.
+        set |= libc::MOUNT_ATTR_NODEV;
+    }
+    if set != 0 {
+        let op = Op::Attributes {
+            target: check.text("/", "/")?,
+            set,
+            recursive: false,
+        };
+        steps.push("protect the root", op);
     }
     Ok(())
 }
 
-fn take<'a>(check: &Checked<'_>, mount: &'a Mount, steps: &mut Steps) -> Result<Prepared<'a>, StartError> {
+fn take<'a>(
+    check: &Checked<'_>,
+    mount: &'a Mount,
+    privileged: bool,
+    steps: &mut Steps,
+) -> Result<Prepared<'a>, StartError> {
     check.inside("mount target", &mount.target)?;
     let MountKind::Bind { source, within } = &mount.kind else {
         return Ok(Prepared {
             mount,
             directory: true,
+            devices: true,
             slot: None,
         });
     };
@@ -137,8 +165,7 @@ fn take<'a>(check: &Checked<'_>, mount: &'a Mount, steps: &mut Steps) -> Result<
         Some(part) => open_within(source, part).and_then(|file| file.metadata()),
     };
     let meta = meta.map_err(|source| check.step(&name, source))?;
-    let slot = steps.slots;
-    steps.slots += 1;
+    let slot = steps.slot();
     let within = within
         .as_ref()
         .map(|part| check.path("mount source", part))
@@ -154,16 +181,73 @@ fn take<'a>(check: &Checked<'_>, mount: &'a Mount, steps: &mut Steps) -> Result<
     Ok(Prepared {
         mount,
         directory: meta.is_dir(),
+        devices: privileged || meta.file_type().is_char_device() || meta.file_type().is_block_device(),
         slot: Some(slot),
     })
+}
+
+/// Kernel file systems that are this machine's own, because what they show is: a new one would not be allowed, or
+/// would show the same.
+fn take_whole(
+    check: &Checked<'_>,
+    spec: &Spec,
+    steps: &mut Steps,
+) -> Result<Vec<(&'static str, usize)>, StartError> {
+    let mut wanted = Vec::new();
+    if spec.sandbox.processes() == Processes::Host {
+        wanted.push("/proc");
+    }
+    if spec.sandbox.network().is_none() && in_user_namespace() {
+        wanted.push("/sys");
+    }
+    if spec.privileged {
+        wanted.push("/dev");
+    }
+    let mut taken = Vec::new();
+    for target in wanted {
+        let slot = steps.slot();
+        let op = Op::Tree {
+            source: check.text("a mount", target)?,
+            within: None,
+            recursive: true,
+            slot,
+        };
+        steps.push(format!("take {target}"), op);
+        taken.push((target, slot));
+    }
+    Ok(taken)
+}
+
+fn attach_whole(
+    check: &Checked<'_>,
+    target: &str,
+    slot: usize,
+    privileged: bool,
+    steps: &mut Steps,
+) -> Result<(), StartError> {
+    directories(check, Path::new(target), steps)?;
+    let path = check.text("a mount", target)?;
+    let op = Op::Attach {
+        slot,
+        target: path.clone(),
+    };
+    steps.push(format!("mount {target}"), op);
+    if target == "/sys" && !privileged {
+        let op = Op::Attributes {
+            target: path,
+            set: libc::MOUNT_ATTR_RDONLY,
+            recursive: true,
+        };
+        steps.push("make /sys read-only", op);
+    }
+    Ok(())
 }
 
 fn take_devices(check: &Checked<'_>, steps: &mut Steps) -> Result<Vec<(&'static str, usize)>, StartError> {
     let mut taken = Vec::new();
     for name in DEVICES {
         let path = format!("/dev/{name}");
-        let slot = steps.slots;
-        steps.slots += 1;
+        let slot = steps.slot();
         let op = Op::Tree {
             source: check.text("a device", path.as_str())?,
             within: None,
@@ -260,13 +344,20 @@ fn place(check: &Checked<'_>, item: &Prepared<'_>, steps: &mut Steps) -> Result<
         (kind, _) => tmpfs(check, kind, path.clone())?,
     };
     steps.push(name, op);
+    let mut set = 0;
     if item.mount.readonly {
+        set |= libc::MOUNT_ATTR_RDONLY;
+    }
+    if !item.devices {
+        set |= libc::MOUNT_ATTR_NODEV;
+    }
+    if set != 0 {
         let op = Op::Attributes {
             target: path,
-            set: libc::MOUNT_ATTR_RDONLY,
+            set,
             recursive: true,
         };
-        steps.push(format!("make {} read-only", target.display()), op);
+        steps.push(format!("protect {}", target.display()), op);
     }
     Ok(())
 }
@@ -293,8 +384,7 @@ fn root(check: &Checked<'_>, root: &Root, steps: &mut Steps) -> Result<(), Start
         Root::Bind(path) => {
             let name = format!("take the root {}", path.display());
             let path = check.path("the root", path)?;
-            let slot = steps.slots;
-            steps.slots += 1;
+            let slot = steps.slot();
             let op = Op::Tree {
                 source: path.clone(),
                 within: None,

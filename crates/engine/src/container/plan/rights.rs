@@ -41,7 +41,9 @@ pub(super) fn plan(process: &Process, filters: Filters, steps: &mut Steps) {
         install(filters.take(), steps);
     }
     steps.push("keep capabilities", Op::KeepCapabilities);
-    steps.push("set groups", Op::Groups(process.groups.clone()));
+    if crate::sys::may_set_groups() {
+        steps.push("set groups", Op::Groups(process.groups.clone()));
+    }
     steps.push(format!("become group {}", process.gid), Op::Gid(process.gid));
     steps.push(format!("become user {}", process.uid), Op::Uid(process.uid));
     let op = Op::Capabilities {

@@ -122,3 +122,39 @@ impl<R: Read> Read for Counted<R> {
         Ok(got)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ruzstd::encoding::{CompressionLevel, compress_to_vec};
+
+    fn read(bytes: &[u8]) -> io::Result<Vec<u8>> {
+        let mut all = Vec::new();
+        decompressed(bytes)?.read_to_end(&mut all)?;
+        Ok(all)
+    }
+
+    #[test]
+    fn zstd_of_several_frames_with_others_between() {
+        let long = vec![b'x'; 200_000];
+        let parts: [&[u8]; 3] = [b"one ", &long, b" end"];
+        let mut stream = vec![0x51, 0x2a, 0x4d, 0x18, 3, 0, 0, 0, 9, 9, 9];
+        for part in parts {
+            stream.extend(compress_to_vec(part, CompressionLevel::Fastest));
+            stream.extend([0x50, 0x2a, 0x4d, 0x18, 0, 0, 0, 0]);
+        }
+        assert_eq!(read(&stream).unwrap(), parts.concat());
+        // Cut anywhere it ends in an error or in less, never in a panic.
+        for end in 0..stream.len() - 8 {
+            let cut = read(&stream[..end]);
+            assert!(cut.is_err() || cut.unwrap().len() < 200_008, "{end}");
+        }
+    }
+
+    #[test]
+    fn plain_and_empty_pass() {
+        assert_eq!(read(b"plain").unwrap(), b"plain");
+        assert_eq!(read(b"").unwrap(), b"");
+        assert!(read(&[0x1f, 0x8b, 1, 2]).is_err());
+    }
+}
