@@ -8,6 +8,7 @@
 
 mod application;
 pub mod bootstrap;
+mod certificates;
 pub mod children;
 pub mod client;
 mod dial;
@@ -16,6 +17,7 @@ pub mod flags;
 mod http;
 mod log;
 mod metrics;
+mod output;
 pub mod probes;
 pub mod readiness;
 pub mod scrape;

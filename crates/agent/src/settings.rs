@@ -171,6 +171,29 @@ impl Ports {
     }
 }
 
+/// A certificate that somebody else puts there and exchanges.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CertificateFiles {
+    /// Leaf first.
+    pub chain: PathBuf,
+    /// Its key.
+    pub key: PathBuf,
+    /// Whom to believe.
+    pub roots: PathBuf,
+}
+
+impl CertificateFiles {
+    // istio: the names in a directory of certificates.
+    fn below(directory: &str) -> Self {
+        let path = |name: &str| PathBuf::from(format!("{directory}/{name}"));
+        Self {
+            chain: path("cert-chain.pem"),
+            key: path("key.pem"),
+            roots: path("root-cert.pem"),
+        }
+    }
+}
+
 /// What the agent does.
 #[derive(Debug, Clone)]
 pub struct Settings {
@@ -188,6 +211,10 @@ pub struct Settings {
     pub discovery: Upstream,
     /// Where certificates come from.
     pub authority: Upstream,
+    /// Certificates in files, instead of an authority.
+    pub certificate_files: Option<CertificateFiles>,
+    /// Where the certificate is written for other programs.
+    pub output: Option<PathBuf>,
     /// The file of the token to show; read anew each time.
     pub token: PathBuf,
     /// For how long certificates are asked for.
@@ -231,6 +258,8 @@ impl Settings {
         let settings = Self {
             discovery: discovery(inputs, &config)?,
             authority: authority(inputs, &config)?,
+            certificate_files: certificate_files(inputs, &node),
+            output: env.text("OUTPUT_CERTS").map(PathBuf::from),
             token: token(env).into(),
             certificate_life: env.duration("SECRET_TTL", Duration::from_hours(24))?,
             ports: Ports {
@@ -428,6 +457,29 @@ fn roots(inputs: &Inputs, variable: &str, mounted: bool) -> Result<RootSource, S
         return Err(SettingsError::Missing("XDS_ROOT_CA or CA_ROOT_CA"));
     }
     file("./var/run/secrets/istio/root-cert.pem")
+}
+
+// istio: named in the metadata, or in one of two directories that hold the whole set; not where we write ourselves.
+fn certificate_files(inputs: &Inputs, node: &Node) -> Option<CertificateFiles> {
+    let env = Environment(&inputs.env);
+    let named = |key: &str| Some(PathBuf::from(node.metadata.get(key)?.as_str()?));
+    if env.text("FILE_MOUNTED_CERTS") == Some("true") {
+        return Some(CertificateFiles {
+            chain: named("TLS_CLIENT_CERT_CHAIN")?,
+            key: named("TLS_CLIENT_KEY")?,
+            roots: named("TLS_CLIENT_ROOT_CERT")?,
+        });
+    }
+    let ours = env.text("OUTPUT_CERTS").map(|path| path.trim_end_matches('/'));
+    read::CERTIFICATE_DIRECTORIES
+        .into_iter()
+        .filter(|directory| {
+            ours.is_none_or(|ours| {
+                ours.trim_start_matches(['.', '/']) != directory.trim_start_matches(['.', '/'])
+            })
+        })
+        .find(|directory| inputs.has(directory))
+        .map(CertificateFiles::below)
 }
 
 // istio: JWT_POLICY chooses between the projected token and the one every pod has.

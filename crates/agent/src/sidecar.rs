@@ -7,6 +7,7 @@
 //! 4. When the stop is asked for, readiness fails at once, what comes from outside is drained, the application may
 //!    still call others, and the end comes when nothing is open or time is over.
 
+use crate::certificates::{self, Certificates, Files};
 use crate::children::Children;
 use crate::http;
 use crate::log::{Log, chain};
@@ -26,6 +27,7 @@ use remora_proxy::metrics::Metrics;
 use remora_proxy::{Context, Limits, Listeners, serve};
 use remora_xds::client::Event;
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 use tokio::net::TcpListener;
@@ -91,9 +93,9 @@ async fn live(settings: &Settings, log: &Log) -> Result<(), RunError> {
     readiness.reach(Stage::Sockets);
     let sidecar = Sidecar::new(readiness, log.clone());
     let proxy = open.answer(&sidecar.desk(settings, &switch));
-    let authority = sidecar.join(settings)?;
+    let certificates = sidecar.join(settings)?;
     let identity = tokio::select! {
-        identity = sidecar.prepared(&authority) => identity,
+        identity = sidecar.prepared(&certificates) => identity,
         () = switch.reached(Asked::Stop) => {
             sidecar.readiness.stop();
             return Ok(());
@@ -109,7 +111,7 @@ async fn live(settings: &Settings, log: &Log) -> Result<(), RunError> {
     let ports = settings.ports.all();
     tokio::select! {
         () = stop::conduct(&ctx, &switch, &settings.stop, &ports) => {}
-        () = sidecar.stay_certified(&authority, ctx.identity()) => {}
+        () = sidecar.stay_certified(&certificates, ctx.identity(), settings.output.as_deref()) => {}
         () = sidecar.say_when_stopping(&switch) => {}
     }
     drop(hold);
@@ -208,8 +210,8 @@ impl Sidecar {
         })
     }
 
-    /// Follows discovery from here on; gives who gets certificates.
-    fn join(&self, settings: &Settings) -> Result<Membership, RunError> {
+    /// Follows discovery from here on; gives where certificates come from.
+    fn join(&self, settings: &Settings) -> Result<Certificates, RunError> {
         let membership = |upstream: &crate::settings::Upstream| {
             let control_plane =
                 dial::control_plane(upstream, &settings.token).map_err(|source| RunError::Upstream {
@@ -227,12 +229,22 @@ impl Sidecar {
         let discovery = membership(&settings.discovery)?;
         let (mesh, mut ear) = (Arc::clone(&self.mesh), self.ear());
         tokio::spawn(async move { discovery.follow(&mesh, &mut ear).await });
-        membership(&settings.authority)
+        if let Some(paths) = settings.certificate_files.clone() {
+            return Ok(Certificates::Files(Box::new(Files {
+                paths,
+                expected: settings.id.clone(),
+                domains: settings.domains.clone(),
+                log: self.log.clone(),
+            })));
+        }
+        Ok(Certificates::Authority(Box::new(membership(
+            &settings.authority,
+        )?)))
     }
 
     /// Waits until certificate and configuration are there.
-    async fn prepared(&self, authority: &Membership) -> Identity {
-        let identity = authority.identity(&mut self.ear()).await;
+    async fn prepared(&self, certificates: &Certificates) -> Identity {
+        let identity = certificates.identity(&mut self.ear()).await;
         self.readiness.reached(Stage::Configuration).await;
         identity
     }
@@ -262,10 +274,23 @@ impl Sidecar {
         ))
     }
 
-    async fn stay_certified(&self, authority: &Membership, identity: &Identity) {
-        authority
-            .stay_certified(identity, jitter(), &mut self.ear())
-            .await;
+    /// Keeps the certificate fresh, and written where others want it. Never done.
+    async fn stay_certified(&self, certificates: &Certificates, identity: &Identity, output: Option<&Path>) {
+        let publish = || {
+            if let Some(directory) = output {
+                certificates::publish(directory, identity, &self.log);
+            }
+        };
+        publish();
+        let mut ear = self.ear();
+        let mut notice = |notice: Notice| {
+            let renewed = matches!(notice, Notice::Certified(_));
+            ear(notice);
+            if renewed {
+                publish();
+            }
+        };
+        certificates.stay(identity, jitter(), &mut notice).await;
     }
 
     /// Readiness fails from the moment the stop is asked for. Never done.

@@ -39,7 +39,7 @@ impl Wait {
     pub fn run(&self) -> Result<(), NotReady> {
         let until = Instant::now() + self.timeout;
         let mut refused = SHORTEST_PAUSE;
-        let mut last = "it was never asked".to_owned();
+        let (mut last, mut answered) = ("it was never asked".to_owned(), false);
         loop {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
@@ -59,7 +59,12 @@ impl Wait {
                 }
                 _ => self.period,
             };
-            last = describe(&asked);
+            // The last attempt has little time; an answer of before says more than its silence.
+            let silent = matches!(&asked, Err(error) if error.kind() == io::ErrorKind::TimedOut);
+            if !silent || !answered {
+                last = describe(&asked);
+            }
+            answered |= asked.is_ok();
             // Nothing to wait for but time: nobody tells when another program starts to listen.
             let end = (Instant::now() + pause).min(until);
             while let Some(left) = end

@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on fails")]
 
 mod sidecar {
+    mod certificates;
+    mod faults;
     mod gate;
     mod life;
     mod orphans;

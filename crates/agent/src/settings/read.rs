@@ -14,8 +14,9 @@ const ANNOTATIONS: &str = "./etc/istio/pod/annotations";
 const MESH: &str = "./etc/istio/config/mesh";
 /// The root beside certificates that are mounted as files.
 pub(super) const MOUNTED_ROOT: &str = "./etc/certs/root-cert.pem";
-/// Files whose presence decides something.
-const LOOKED_FOR: [&str; 1] = [MOUNTED_ROOT];
+/// Where certificates may be mounted.
+pub(super) const CERTIFICATE_DIRECTORIES: [&str; 2] =
+    ["./var/run/secrets/workload-spiffe-credentials", "./etc/certs"];
 
 /// Everything settings are made of.
 #[derive(Debug, Clone, Default)]
@@ -34,7 +35,7 @@ pub struct Inputs {
     pub interfaces: Vec<IpAddr>,
     /// CPUs the process may use.
     pub cpus: usize,
-    /// Files that exist, of those whose presence decides something.
+    /// Files and whole directories of certificates that exist, of those whose presence decides something.
     pub present: BTreeSet<&'static str>,
 }
 
@@ -54,10 +55,7 @@ impl Inputs {
             labels: optional(LABELS)?,
             annotations: optional(ANNOTATIONS)?,
             interfaces,
-            present: LOOKED_FOR
-                .into_iter()
-                .filter(|path| Path::new(path).exists())
-                .collect(),
+            present: present(),
             cpus: std::thread::available_parallelism().map_or(1, usize::from),
             flags,
             env,
@@ -67,6 +65,18 @@ impl Inputs {
     pub(super) fn has(&self, path: &str) -> bool {
         self.present.contains(path)
     }
+}
+
+/// The files and whole sets of certificates that are there.
+fn present() -> BTreeSet<&'static str> {
+    let whole = |directory: &&str| {
+        ["cert-chain.pem", "key.pem", "root-cert.pem"]
+            .iter()
+            .all(|name| Path::new(directory).join(name).exists())
+    };
+    let root = [MOUNTED_ROOT].into_iter().filter(|path| Path::new(path).exists());
+    root.chain(CERTIFICATE_DIRECTORIES.into_iter().filter(whole))
+        .collect()
 }
 
 fn optional(path: &str) -> Result<Option<String>, SettingsError> {

@@ -164,3 +164,29 @@ fn mistakes_name_the_setting() {
     let bare = Settings::resolve(&Inputs::default()).unwrap_err();
     assert!(matches!(bare, SettingsError::Missing("POD_NAMESPACE")));
 }
+
+#[test]
+fn certificates_in_files_come_before_the_authority() {
+    let mut inputs = inputs("", &[]);
+    let files = |inputs: &Inputs| {
+        let found = Settings::resolve(inputs).unwrap().0.certificate_files;
+        found.map(|files| files.key.display().to_string())
+    };
+    assert_eq!(files(&inputs), None);
+    inputs.present.insert("./etc/certs");
+    assert_eq!(files(&inputs).as_deref(), Some("./etc/certs/key.pem"));
+    inputs
+        .env
+        .insert("OUTPUT_CERTS".to_owned(), "/etc/certs/".to_owned());
+    assert_eq!(files(&inputs), None, "what we write ourselves is no source");
+    let env = [
+        ("FILE_MOUNTED_CERTS", "true"),
+        ("ISTIO_META_TLS_CLIENT_CERT_CHAIN", "/c"),
+        ("ISTIO_META_TLS_CLIENT_KEY", "/k"),
+        ("ISTIO_META_TLS_CLIENT_ROOT_CERT", "/r"),
+    ];
+    assert_eq!(
+        resolve("", &env).certificate_files.unwrap().chain.to_str(),
+        Some("/c")
+    );
+}

@@ -154,6 +154,11 @@ impl Scene {
         control
     }
 
+    /// Does something where the control plane is.
+    pub(crate) fn elsewhere<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> T {
+        Actor::root(&self.elsewhere).run(work)
+    }
+
     /// The environment Istio's template gives.
     pub(crate) fn env(pod: Pod) -> BTreeMap<String, String> {
         let name = format!("{}-0", pod.account());
