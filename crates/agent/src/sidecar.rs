@@ -155,6 +155,7 @@ impl Sockets {
                 outbound: sockets::everywhere(ports.outbound)?,
                 inbound: sockets::everywhere(ports.inbound)?,
                 hbone: sockets::everywhere(ports.hbone)?,
+                ..Listeners::default()
             },
         })
     }
@@ -250,7 +251,7 @@ impl Sidecar {
     }
 
     fn context(&self, identity: Identity, settings: &Settings) -> Arc<Context> {
-        let (log, metrics) = (self.log.clone(), Arc::clone(&self.proxy_metrics));
+        let log = self.log.clone();
         let shown = settings.access_log;
         let behaviour = remora_proxy::Settings {
             limits: Limits {
@@ -259,6 +260,7 @@ impl Sidecar {
                 ..Limits::default()
             },
             unknown: settings.unknown,
+            metrics: Arc::clone(&self.proxy_metrics),
             ..remora_proxy::Settings::default()
         };
         Arc::new(Context::new(
@@ -266,7 +268,6 @@ impl Sidecar {
             Arc::clone(&self.mesh),
             behaviour,
             move |record| {
-                metrics.count(record);
                 if shown {
                     log.access(record);
                 }

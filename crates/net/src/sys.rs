@@ -298,3 +298,16 @@ fn from_storage(storage: &libc::sockaddr_storage) -> io::Result<SocketAddr> {
         _ => Err(io::Error::from(io::ErrorKind::InvalidData)),
     }
 }
+
+/// What the allocator of the C library counts.
+#[cfg(target_env = "gnu")]
+pub(crate) fn heap() -> crate::memory::Heap {
+    // SAFETY: it takes nothing and returns plain numbers by value; the allocator locks itself.
+    let info = unsafe { libc::mallinfo2() };
+    crate::memory::Heap {
+        from_kernel: info.arena,
+        in_use: info.uordblks,
+        free: info.fordblks,
+        mapped: info.hblkhd,
+    }
+}

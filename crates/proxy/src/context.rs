@@ -1,11 +1,13 @@
 //! What every connection of a proxy shares.
 
-use crate::access::Record;
+use crate::access::{Log, Record};
 use crate::crowd::Crowd;
 use crate::decision::Decision;
+use crate::dns::Dns;
 use crate::drain::Drain;
 use crate::inbound::Modes;
 use crate::mesh::Mesh;
+use crate::metrics::Metrics;
 use crate::pool::Pool;
 use crate::route::Ask;
 use remora_mtls::Identity;
@@ -95,6 +97,14 @@ pub struct Settings {
     /// On connections to the application that keep the caller's address: those that came by a listener that is
     /// transparent. The capture rules know it.
     pub mark: u32,
+    /// Where everything is counted; can be shown before the proxy is there.
+    pub metrics: Arc<Metrics>,
+    /// Where a line goes for every connection that is over.
+    pub access_log: Option<Log>,
+    /// Who serves names.
+    pub dns: Option<Arc<Dns>>,
+    /// Whether threads and memory may be asked for.
+    pub profiling: bool,
 }
 
 impl Default for Settings {
@@ -105,6 +115,10 @@ impl Default for Settings {
             modes: Modes::default(),
             // istio: the mark of interception mode TPROXY unless another is given.
             mark: 1337,
+            metrics: Arc::default(),
+            access_log: None,
+            dns: None,
+            profiling: false,
         }
     }
 }
@@ -117,8 +131,12 @@ pub struct Context {
     pub(crate) unknown: UnknownDestinations,
     pub(crate) modes: Modes,
     pub(crate) mark: u32,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) access_log: Option<Log>,
+    pub(crate) dns: Option<Arc<Dns>>,
+    pub(crate) profiling: bool,
     pub(crate) drain: Drain,
-    pub(crate) pool: Pool,
+    pub(crate) pool: Arc<Pool>,
     pub(crate) budget: Arc<Semaphore>,
     held: AtomicUsize,
     pub(crate) crowd: Arc<Crowd>,
@@ -153,9 +171,21 @@ impl Context {
             unknown,
             modes,
             mark,
+            metrics,
+            access_log,
+            dns,
+            profiling,
         } = settings;
         if let Ok(descriptors) = remora_net::privilege::descriptors() {
             limits.connections = limits.connections.min(affordable(descriptors));
+        }
+        let pool = Arc::new(Pool::default());
+        metrics.show_proxy(Arc::clone(&identity), Arc::clone(&mesh), Arc::clone(&pool));
+        if let Some(log) = &access_log {
+            metrics.show_log(log.clone());
+        }
+        if let Some(dns) = &dns {
+            metrics.show_dns(Arc::clone(dns));
         }
         Self {
             identity,
@@ -164,8 +194,12 @@ impl Context {
             unknown,
             modes,
             mark,
+            metrics,
+            access_log,
+            dns,
+            profiling,
             drain: Drain::default(),
-            pool: Pool::default(),
+            pool,
             budget: Arc::new(Semaphore::new(limits.connections)),
             held: AtomicUsize::new(0),
             crowd: Arc::new(Crowd::new(limits.judged)),
@@ -183,6 +217,11 @@ impl Context {
     /// Who the proxy is; new certificates are installed there.
     pub fn identity(&self) -> &Identity {
         &self.identity
+    }
+
+    /// What is counted, and what is open.
+    pub fn metrics(&self) -> &Arc<Metrics> {
+        &self.metrics
     }
 
     /// Tunnels that are open to other proxies.
@@ -210,6 +249,9 @@ impl Context {
     }
 
     pub(crate) fn log(&self, record: &Record) {
+        if let Some(log) = &self.access_log {
+            log.record(record);
+        }
         (self.log)(record);
     }
 

@@ -118,6 +118,7 @@ fn is_same(listening: SocketAddr, server: SocketAddr) -> bool {
 }
 
 /// Serves names.
+#[derive(Debug)]
 pub struct Dns {
     mesh: Arc<Mesh>,
     client: Client,
@@ -152,6 +153,16 @@ impl Dns {
             counters: Counters::default(),
             turn: AtomicUsize::new(0),
         })
+    }
+
+    /// What the pod's names are short for.
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// Whom others are asked of, in order.
+    pub fn servers(&self) -> &[SocketAddr] {
+        self.upstream.servers()
     }
 
     /// What was counted.

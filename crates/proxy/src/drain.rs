@@ -35,6 +35,11 @@ impl Drain {
         });
     }
 
+    /// How far it has come.
+    pub fn phase(&self) -> Phase {
+        *self.0.borrow()
+    }
+
     /// Ready when the phase, or a later one, is reached.
     pub async fn reached(&self, phase: Phase) {
         let mut phases = self.0.subscribe();

@@ -1,26 +1,26 @@
 //! Watches over an open connection: ends it when policy no longer allows it, when nothing moves, or at the end of a
 //! drain.
 
-use crate::access::Traffic;
+use crate::access::{Failure, Reason, Traffic};
 use crate::admit::Refused;
 use crate::context::Context;
 use crate::drain::Phase;
 
 /// Ready, with the reason, when the connection must end.
-pub(crate) async fn cut(ctx: &Context, traffic: &Traffic, refused: impl Fn() -> Option<Refused>) -> String {
+pub(crate) async fn cut(ctx: &Context, traffic: &Traffic, refused: impl Fn() -> Option<Refused>) -> Failure {
     tokio::select! {
         why = denied(ctx, refused) => why,
         why = idle(ctx, traffic) => why,
-        () = ctx.drain.reached(Phase::Cut) => "cut at the end of the drain".to_owned(),
+        () = ctx.drain.reached(Phase::Cut) => Failure::new(Reason::Drain, "cut at the end of the drain"),
     }
 }
 
 /// A policy may change between the first look and this one: looks at once, then at every change.
-async fn denied(ctx: &Context, refused: impl Fn() -> Option<Refused>) -> String {
+async fn denied(ctx: &Context, refused: impl Fn() -> Option<Refused>) -> Failure {
     let mut changes = ctx.mesh.changes();
     loop {
         if let Some(why) = refused() {
-            return format!("no longer allowed: {why}");
+            return Failure::new(Reason::NoLongerAllowed, format_args!("no longer allowed: {why}"));
         }
         if changes.changed().await.is_err() {
             return std::future::pending().await;
@@ -28,13 +28,13 @@ async fn denied(ctx: &Context, refused: impl Fn() -> Option<Refused>) -> String 
     }
 }
 
-async fn idle(ctx: &Context, traffic: &Traffic) -> String {
+async fn idle(ctx: &Context, traffic: &Traffic) -> Failure {
     let mut before = traffic.read();
     loop {
         tokio::time::sleep(ctx.limits.idle).await;
         let now = traffic.read();
         if now == before {
-            return "nothing moved for too long".to_owned();
+            return Failure::new(Reason::Idle, "nothing moved for too long");
         }
         before = now;
     }

@@ -6,8 +6,9 @@
 //! 4. The application is connected to: 503 if it cannot be.
 //! 5. Only then 200, and bytes.
 
-use crate::access::{Direction, Record, Traffic};
+use crate::access::{self, Direction, Failure};
 use crate::admit::{self, Arrival, Entry, Inbound, Refused};
+use crate::connections::{Carriage, Ends, Watch};
 use crate::context::Context;
 use crate::copy::{self, Counters};
 use crate::drain::Phase;
@@ -81,8 +82,11 @@ pub(crate) async fn handle(visitor: Visitor, ctx: Arc<Context>) {
     let shaken = tokio::time::timeout(ctx.limits.handshake, Box::pin(shake(stream, &ctx))).await;
     let (id, connection) = match shaken {
         Ok(Ok(shaken)) => shaken,
-        Ok(Err(error)) => return log_failure(&ctx, address, local, error),
-        Err(_) => return log_failure(&ctx, address, local, "the handshake took too long".to_owned()),
+        Ok(Err(failure)) => return log_failure(&ctx, [address, local], failure),
+        Err(_) => {
+            let failure = Failure::new(access::Reason::Tls, "the handshake took too long");
+            return log_failure(&ctx, [address, local], failure);
+        }
     };
     drop(place);
     let caller = Caller {
@@ -98,15 +102,17 @@ pub(crate) async fn handle(visitor: Visitor, ctx: Arc<Context>) {
 /// Boxed: it is large, and would be held twice on its way.
 type Tunnel = Box<h2::server::Connection<TlsStream<TcpStream>, Bytes>>;
 
-async fn shake(stream: TcpStream, ctx: &Context) -> Result<(SpiffeId, Tunnel), String> {
+async fn shake(stream: TcpStream, ctx: &Context) -> Result<(SpiffeId, Tunnel), Failure> {
+    let failed =
+        |reason, what: &str, why: &dyn std::fmt::Display| Failure::new(reason, format_args!("{what}{why}"));
     let acceptor = TlsAcceptor::from(ctx.identity.server(Wire::Hbone));
     let tls = acceptor
         .accept(stream)
         .await
-        .map_err(|e| format!("TLS handshake: {e}"))?;
+        .map_err(|e| failed(access::Reason::Tls, "TLS handshake: ", &e))?;
     let certificates = tls.get_ref().1.peer_certificates();
-    let id =
-        peer_identity(certificates, ctx.identity.domains(), SystemTime::now()).map_err(|e| e.to_string())?;
+    let id = peer_identity(certificates, ctx.identity.domains(), SystemTime::now())
+        .map_err(|e| failed(access::Reason::Tls, "", &e))?;
     let connection = h2::server::Builder::new()
         .initial_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
@@ -117,7 +123,7 @@ async fn shake(stream: TcpStream, ctx: &Context) -> Result<(SpiffeId, Tunnel), S
         .max_pending_accept_reset_streams(STREAMS as usize)
         .handshake(tls)
         .await
-        .map_err(|e| format!("HTTP/2 handshake: {e}"))?;
+        .map_err(|e| failed(access::Reason::Tunnel, "HTTP/2 handshake: ", &e))?;
     Ok((id, Box::new(connection)))
 }
 
@@ -175,7 +181,13 @@ struct Accepted {
     upstream: TcpStream,
 }
 
-struct Refusal(StatusCode, String);
+struct Refusal(StatusCode, Failure);
+
+impl Refusal {
+    fn unavailable(reason: access::Reason, text: impl std::fmt::Display) -> Self {
+        Self(StatusCode::SERVICE_UNAVAILABLE, Failure::new(reason, text))
+    }
+}
 
 async fn stream_task(
     request: Request<RecvStream>,
@@ -183,22 +195,28 @@ async fn stream_task(
     caller: Caller,
     ctx: Arc<Context>,
 ) {
-    let started = Instant::now();
-    let traffic = Traffic::default();
     let _counted = Counted::new(&caller.manners);
     let named = authority(&request, &caller, &ctx);
     let destination = *named.as_ref().unwrap_or(&SocketAddr::new(caller.local, 0));
+    let ends = [caller.address, destination];
+    let watch = Watch::new(&ctx, Direction::Inbound, ends);
+    watch.know(Ends::inbound(
+        &ctx,
+        ends,
+        Some(caller.id.clone()),
+        Carriage::Hbone,
+    ));
     let result = match Arc::clone(&ctx.budget).try_acquire_owned() {
-        Err(_) => Err(Refusal(
-            StatusCode::SERVICE_UNAVAILABLE,
-            "too many connections".to_owned(),
+        Err(_) => Err(Refusal::unavailable(
+            access::Reason::Overload,
+            "too many connections",
         )),
         Ok(_permit) => match judged(named, &mut respond, &caller, &ctx).await {
-            Ok(accepted) => carry(request, &mut respond, accepted, &caller, &ctx, &traffic).await,
+            Ok(accepted) => carry(request, &mut respond, accepted, &caller, &ctx, &watch).await,
             Err(refusal) => Err(refusal),
         },
     };
-    let error = result.err().map(|Refusal(status, why)| {
+    let failure = result.err().map(|Refusal(status, why)| {
         let response = Response::builder().status(status).body(());
         if let Ok(response) = response {
             // The peer may be gone, and then needs no answer.
@@ -206,19 +224,7 @@ async fn stream_task(
         }
         why
     });
-    let (forward, backward) = traffic.read();
-    ctx.log(&Record {
-        direction: Direction::Inbound,
-        source: caller.address,
-        source_id: Some(caller.id),
-        destination,
-        destination_id: Some(ctx.identity.id()),
-        service: None,
-        forward,
-        backward,
-        duration: started.elapsed(),
-        error,
-    });
+    watch.end(failure);
 }
 
 /// Admits a stream, for as long as the caller waits.
@@ -228,16 +234,16 @@ async fn judged(
     caller: &Caller,
     ctx: &Context,
 ) -> Result<Accepted, Refusal> {
-    let unavailable = |why: &str| Refusal(StatusCode::SERVICE_UNAVAILABLE, why.to_owned());
     let Some(_place) = ctx.crowd.enter(caller.address.ip()) else {
-        return Err(unavailable("too many of its requests wait to be answered"));
+        let why = "too many of its requests wait to be answered";
+        return Err(Refusal::unavailable(access::Reason::Overload, why));
     };
     tokio::select! {
         admitted = Box::pin(admit(named, caller, ctx)) => admitted,
         // Nothing is kept for a caller that no longer waits.
         _ = poll_fn(|cx| respond.poll_reset(cx)) => {
             caller.manners.given_up.fetch_add(1, Ordering::Relaxed);
-            Err(unavailable("the caller gave up"))
+            Err(Refusal::unavailable(access::Reason::Reset, "the caller gave up"))
         }
     }
 }
@@ -277,8 +283,8 @@ async fn admit(
     let upstream = socket::connect_application(destination, caller.speaker, ctx.limits.connect)
         .await
         .map_err(|error| {
-            let why = format!("connect to the application: {error}");
-            Refusal(StatusCode::SERVICE_UNAVAILABLE, why)
+            let why = format_args!("connect to the application: {error}").to_string();
+            Refusal::unavailable(access::Reason::Connect, why)
         })?;
     Ok(Accepted {
         destination,
@@ -288,7 +294,7 @@ async fn admit(
 
 impl From<Refused> for Refusal {
     fn from(refused: Refused) -> Self {
-        Self(refused.status(), refused.to_string())
+        Self(refused.status(), refused.into())
     }
 }
 
@@ -311,12 +317,14 @@ async fn carry(
     mut accepted: Accepted,
     caller: &Caller,
     ctx: &Context,
-    traffic: &Traffic,
+    watch: &Watch,
 ) -> Result<(), Refusal> {
-    let failed = |why: String| Refusal(StatusCode::OK, why);
+    let failed = |why: Failure| Refusal(StatusCode::OK, why);
+    let traffic = watch.traffic();
     let mut send = respond
         .send_response(Response::new(()), false)
-        .map_err(|error| failed(error.to_string()))?;
+        .map_err(|error| failed(Failure::reset(error)))?;
+    watch.established();
     let mut receive = request.into_body();
     let counters = Counters {
         from_socket: traffic.backward(),
@@ -325,7 +333,7 @@ async fn carry(
     let destination = accepted.destination;
     let ended = tokio::select! {
         copied = copy::tunnel(&mut accepted.upstream, &mut send, &mut receive, &counters) => {
-            copied.map_err(|error| error.to_string())
+            copied.map_err(Failure::reset)
         }
         why = guard::cut(ctx, traffic, || decide(ctx, caller, destination).refused) => Err(why),
     };
@@ -337,17 +345,8 @@ async fn carry(
     })
 }
 
-fn log_failure(ctx: &Context, source: SocketAddr, destination: SocketAddr, error: String) {
-    ctx.log(&Record {
-        direction: Direction::Inbound,
-        source,
-        source_id: None,
-        destination,
-        destination_id: Some(ctx.identity.id()),
-        service: None,
-        forward: 0,
-        backward: 0,
-        duration: std::time::Duration::ZERO,
-        error: Some(error),
-    });
+fn log_failure(ctx: &Arc<Context>, ends: [SocketAddr; 2], failure: Failure) {
+    let watch = Watch::new(ctx, Direction::Inbound, ends);
+    watch.know(Ends::inbound(ctx, ends, None, Carriage::Hbone));
+    watch.end(Some(failure));
 }

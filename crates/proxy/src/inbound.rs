@@ -11,8 +11,9 @@
 // differs from istio: Envoy waits for the first byte for ever, so that a plaintext client of a server that speaks
 // first hangs in permissive mode, because nothing bounds its sniffing by default.
 
-use crate::access::{Direction, Record, Traffic};
+use crate::access::{Direction, Failure, Reason};
 use crate::admit::{self, Entry, Refused, Treatment, treatment};
+use crate::connections::{Carriage, Ends, Watch};
 use crate::context::Context;
 use crate::crowd::Place;
 use crate::listen::Visitor;
@@ -23,7 +24,7 @@ use remora_mtls::{SpiffeId, Wire, peer_identity};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::{Instant, SystemTime};
+use std::time::SystemTime;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
@@ -63,7 +64,7 @@ struct Arrival<'a> {
     destination: SocketAddr,
     speaker: Speaker,
     ctx: &'a Context,
-    traffic: &'a Traffic,
+    watch: &'a Watch,
 }
 
 /// The caller's side, once it is clear what it speaks.
@@ -81,65 +82,52 @@ pub(crate) async fn handle(visitor: Visitor, ctx: Arc<Context>) {
         speaker,
         place,
     } = visitor;
-    let started = Instant::now();
-    let traffic = Traffic::default();
+    let ends = [source, destination];
+    let watch = Watch::new(&ctx, Direction::Inbound, ends);
     let arrival = Arrival {
         source,
         destination,
         speaker,
         ctx: &ctx,
-        traffic: &traffic,
+        watch: &watch,
     };
-    let (source_id, error) = arrival.serve(stream, place).await;
-    let (forward, backward) = traffic.read();
-    ctx.log(&Record {
-        direction: Direction::Inbound,
-        source,
-        source_id,
-        destination,
-        destination_id: Some(ctx.identity.id()),
-        service: None,
-        forward,
-        backward,
-        duration: started.elapsed(),
-        error,
-    });
+    let failure = arrival.serve(stream, place).await.err();
+    if failure.is_some() {
+        // Perhaps it never came to knowing more.
+        watch.know(Ends::inbound(&ctx, ends, None, Carriage::Plain));
+    }
+    watch.end(failure);
 }
 
 impl Arrival<'_> {
-    /// Who came, and what went wrong.
-    async fn serve(&self, stream: TcpStream, place: Option<Place>) -> (Option<SpiffeId>, Option<String>) {
+    async fn serve(&self, stream: TcpStream, place: Option<Place>) -> Result<(), Failure> {
         let mut sniffer = Sniffer::new(stream);
         let decided = Box::pin(self.decide(&mut sniffer)).await;
-        let (treatment, upstream) = match decided {
-            Ok(decided) => decided,
-            Err(why) => {
-                crate::outbound::reset(sniffer.get_ref());
-                return (None, Some(why));
-            }
-        };
+        let (treatment, upstream) = decided.inspect_err(|_| crate::outbound::reset(sniffer.get_ref()))?;
         let near = match treatment {
-            Treatment::EndTls => match Box::pin(self.end_tls(sniffer.into_stream())).await {
-                Ok((tls, id)) => Near::Tls(Box::new(tls), id),
-                // The stream is gone with the handshake, which says why to the peer.
-                Err(why) => return (None, Some(why)),
-            },
+            Treatment::EndTls => {
+                // If that fails the stream is gone with the handshake, which says why to the peer.
+                let (tls, id) = Box::pin(self.end_tls(sniffer.into_stream())).await?;
+                Near::Tls(Box::new(tls), id)
+            }
             Treatment::PassOn | Treatment::Refuse => Near::Plain(sniffer.into_stream()),
         };
         // It has said what it had to say; what it may is up to policy.
         drop(place);
-        let id = match &near {
-            Near::Plain(_) => None,
-            Near::Tls(_, id) => Some(id.clone()),
+        let (id, carriage) = match &near {
+            Near::Plain(_) => (None, Carriage::Plain),
+            Near::Tls(_, id) => (Some(id.clone()), Carriage::IstioMtls),
         };
-        let error = self.carry(near, id.as_ref(), upstream).await.err();
-        (id, error)
+        let ends = [self.source, self.destination];
+        self.watch
+            .know(Ends::inbound(self.ctx, ends, id.clone(), carriage));
+        self.carry(near, id.as_ref(), upstream).await
     }
 
     /// What to do with it; with a connection to the application where that was opened to find out.
-    async fn decide(&self, sniffer: &mut Sniffer) -> Result<(Treatment, Option<TcpStream>), String> {
+    async fn decide(&self, sniffer: &mut Sniffer) -> Result<(Treatment, Option<TcpStream>), Failure> {
         if let Some(refused @ Refused::Reserved(_)) = self.refused(None) {
-            return Err(refused.to_string());
+            return Err(refused.into());
         }
         let mode = self.ctx.modes.of(self.destination.port());
         let (speech, upstream) = match mode {
@@ -149,24 +137,26 @@ impl Arrival<'_> {
             Mode::Strict => (self.patiently(sniffer).await?, None),
         };
         match treatment(mode, speech) {
-            Treatment::Refuse => Err(Refused::Plaintext.to_string()),
+            Treatment::Refuse => Err(Refused::Plaintext.into()),
             treatment => Ok((treatment, upstream)),
         }
     }
 
     /// The first words, however long that takes within reason.
-    async fn patiently(&self, sniffer: &mut Sniffer) -> Result<Speech, String> {
+    async fn patiently(&self, sniffer: &mut Sniffer) -> Result<Speech, Failure> {
         match tokio::time::timeout(self.ctx.limits.handshake, sniffer.speech()).await {
-            Ok(speech) => speech.map_err(|error| format!("reset by the client: {error}")),
-            Err(_) => Err("the client said nothing it had to say in time".to_owned()),
+            Ok(speech) => speech.map_err(by_client),
+            Err(_) => Err(Failure::new(
+                Reason::Tls,
+                "the client said nothing it had to say in time",
+            )),
         }
     }
 
     /// Permissive: whoever speaks first.
-    async fn listen(&self, sniffer: &mut Sniffer) -> Result<(Speech, Option<TcpStream>), String> {
-        let failed = |error| format!("reset by the client: {error}");
+    async fn listen(&self, sniffer: &mut Sniffer) -> Result<(Speech, Option<TcpStream>), Failure> {
         if let Ok(speech) = tokio::time::timeout(self.ctx.limits.sniff, sniffer.speech()).await {
-            return Ok((speech.map_err(failed)?, None));
+            return Ok((speech.map_err(by_client)?, None));
         }
         if self.refused(None).is_some() {
             // Only a sidecar may go on, and a sidecar speaks first.
@@ -175,25 +165,25 @@ impl Arrival<'_> {
         let upstream = self.connect().await?;
         let speech = tokio::select! {
             biased;
-            speech = sniffer.speech() => speech.map_err(failed)?,
+            speech = sniffer.speech() => speech.map_err(by_client)?,
             ready = upstream.readable() => {
-                ready.map_err(|error| format!("reset by the application: {error}"))?;
+                ready.map_err(|error| Failure::reset(format_args!("reset by the application: {error}")))?;
                 Speech::Plain
             }
-            why = guard::cut(self.ctx, self.traffic, || self.refused(None)) => return Err(why),
+            why = guard::cut(self.ctx, self.watch.traffic(), || self.refused(None)) => return Err(why),
         };
         Ok((speech, Some(upstream)))
     }
 
-    async fn end_tls(&self, stream: Prefixed) -> Result<(TlsStream<Prefixed>, SpiffeId), String> {
+    async fn end_tls(&self, stream: Prefixed) -> Result<(TlsStream<Prefixed>, SpiffeId), Failure> {
         let acceptor = TlsAcceptor::from(self.ctx.identity.server(Wire::Istio));
         let tls = tokio::time::timeout(self.ctx.limits.handshake, acceptor.accept(stream))
             .await
-            .map_err(|_| "the handshake took too long".to_owned())?
-            .map_err(|error| format!("TLS handshake: {error}"))?;
+            .map_err(|_| Failure::new(Reason::Tls, "the handshake took too long"))?
+            .map_err(|error| Failure::new(Reason::Tls, format_args!("TLS handshake: {error}")))?;
         let certificates = tls.get_ref().1.peer_certificates();
         let id = peer_identity(certificates, self.ctx.identity.domains(), SystemTime::now())
-            .map_err(|error| error.to_string())?;
+            .map_err(|error| Failure::new(Reason::Tls, error))?;
         Ok((tls, id))
     }
 
@@ -207,10 +197,15 @@ impl Arrival<'_> {
         admit::inbound(&self.ctx.mesh, arrival).refused
     }
 
-    async fn connect(&self) -> Result<TcpStream, String> {
+    async fn connect(&self) -> Result<TcpStream, Failure> {
         socket::connect_application(self.destination, self.speaker, self.ctx.limits.connect)
             .await
-            .map_err(|error| format!("connect to the application: {error}"))
+            .map_err(|error| {
+                Failure::new(
+                    Reason::Connect,
+                    format_args!("connect to the application: {error}"),
+                )
+            })
     }
 
     async fn carry(
@@ -218,12 +213,12 @@ impl Arrival<'_> {
         near: Near,
         id: Option<&SpiffeId>,
         upstream: Option<TcpStream>,
-    ) -> Result<(), String> {
+    ) -> Result<(), Failure> {
         let mut far = None;
         let opened = async {
             crate::hbone::known(self.ctx, self.destination.ip()).await;
             if let Some(refused) = self.refused(id) {
-                return Err(refused.to_string());
+                return Err(refused.into());
             }
             match upstream {
                 Some(upstream) => Ok(upstream),
@@ -232,7 +227,10 @@ impl Arrival<'_> {
         };
         let ended = match opened.await {
             Err(why) => Err((near, why)),
-            Ok(upstream) => self.copy(near, far.insert(upstream), id).await,
+            Ok(upstream) => {
+                self.watch.established();
+                self.copy(near, far.insert(upstream), id).await
+            }
         };
         ended.map_err(|(near, why)| {
             match &near {
@@ -252,21 +250,25 @@ impl Arrival<'_> {
         mut near: Near,
         far: &mut TcpStream,
         id: Option<&SpiffeId>,
-    ) -> Result<(), (Near, String)> {
-        let cut = guard::cut(self.ctx, self.traffic, || self.refused(id));
+    ) -> Result<(), (Near, Failure)> {
+        let cut = guard::cut(self.ctx, self.watch.traffic(), || self.refused(id));
         let ended = match &mut near {
             Near::Plain(stream) => {
                 let (prefix, stream) = stream.parts();
                 tokio::select! {
-                    copied = copy::sockets(prefix, stream, far, self.traffic) => copied.map_err(|e| e.to_string()),
+                    copied = copy::sockets(prefix, stream, far, self.watch.traffic()) => copied.map_err(Failure::reset),
                     why = cut => Err(why),
                 }
             }
             Near::Tls(stream, _) => tokio::select! {
-                copied = copy::streams(&mut **stream, far, self.traffic) => copied.map_err(|e| e.to_string()),
+                copied = copy::streams(&mut **stream, far, self.watch.traffic()) => copied.map_err(Failure::reset),
                 why = cut => Err(why),
             },
         };
         ended.map_err(|why| (near, why))
     }
+}
+
+fn by_client(error: impl std::fmt::Display) -> Failure {
+    Failure::reset(format_args!("reset by the client: {error}"))
 }

@@ -8,8 +8,10 @@
 //! half-close as a half-close; every wait has an end; a slow peer holds a buffer, not memory that grows.
 
 pub mod access;
+mod admin;
 pub mod admit;
 pub mod balance;
+pub mod connections;
 pub mod context;
 mod copy;
 mod crowd;

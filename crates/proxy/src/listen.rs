@@ -1,12 +1,13 @@
 //! Accepts connections and sees a proxy through its end.
 
-use crate::access::{Direction, Record};
+use crate::access::{Direction, Failure, Reason};
+use crate::connections::{Carriage, Ends, Watch};
 use crate::context::Context;
 use crate::crowd::Place;
 use crate::drain::Phase;
 use crate::route::HBONE_PORT;
 use crate::socket::Speaker;
-use crate::{hbone, inbound, outbound};
+use crate::{admin, dns, hbone, inbound, outbound};
 use std::fs::File;
 use std::future::{Future, poll_fn};
 use std::net::SocketAddr;
@@ -15,6 +16,7 @@ use std::task::{self, Poll};
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::OwnedSemaphorePermit;
+use tokio::task::JoinSet;
 
 /// Waits after an error of accept, so that a proxy without descriptors does not spin.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(5);
@@ -33,6 +35,10 @@ pub struct Listeners {
     pub inbound: Vec<TcpListener>,
     /// Tunnels from other proxies (15008).
     pub hbone: Vec<TcpListener>,
+    /// Names (15053), if [`Settings::dns`](crate::Settings) says how.
+    pub dns: dns::Sockets,
+    /// Questions about the proxy (15000), on loopback addresses.
+    pub admin: Vec<TcpListener>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -84,7 +90,13 @@ pub async fn serve(ctx: Arc<Context>, listeners: Listeners, stop: impl Future<Ou
     let outbound = accepting(Kind::Outbound, listeners.outbound);
     let inbound = accepting(Kind::Inbound, listeners.inbound);
     let hbone = accepting(Kind::Hbone, listeners.hbone);
-    let keeping = tokio::spawn(keep_house(Arc::clone(&ctx)));
+    // Both until the very end: the application still needs names, and people may want to see.
+    let mut beside = JoinSet::new();
+    beside.spawn(keep_house(Arc::clone(&ctx)));
+    beside.spawn(admin::serve(listeners.admin, Arc::clone(&ctx)));
+    if let Some(dns) = &ctx.dns {
+        beside.spawn(Arc::clone(dns).serve(listeners.dns));
+    }
     tokio::select! {
         () = stop => ctx.drain.advance(Phase::Draining),
         () = ctx.drain.reached(Phase::Draining) => {}
@@ -104,7 +116,7 @@ pub async fn serve(ctx: Arc<Context>, listeners: Listeners, stop: impl Future<Ou
     }
     // Everybody has been told; what is left needs one turn each to say goodbye.
     let _ = tokio::time::timeout(Duration::from_secs(1), nothing_open(&ctx)).await;
-    keeping.abort();
+    beside.shutdown().await;
 }
 
 /// Looked at only while a proxy ends, so connections need not report.
@@ -130,7 +142,7 @@ impl Reserve {
         door: Door,
         listener: &TcpListener,
         cx: &mut task::Context<'_>,
-        ctx: &Context,
+        ctx: &Arc<Context>,
     ) -> bool {
         if self.0.take().is_none() {
             return false;
@@ -254,27 +266,21 @@ fn send_on(door: Door, visitor: Visitor, permit: OwnedSemaphorePermit, ctx: Arc<
     }
 }
 
-/// Resets a connection, and says so.
-fn refuse(door: Door, stream: &TcpStream, source: SocketAddr, ctx: &Context, why: &str) {
+/// Resets a connection for which there is no room, and says so.
+fn refuse(door: Door, stream: &TcpStream, source: SocketAddr, ctx: &Arc<Context>, why: &str) {
     outbound::reset(stream);
     let destination = door.destination(stream).or(stream.local_addr().ok());
-    let own = Some(ctx.identity.id());
-    let (direction, source_id, destination_id) = match door.kind {
-        Kind::Outbound => (Direction::Outbound, own, None),
-        Kind::Inbound | Kind::Hbone => (Direction::Inbound, None, own),
+    let destination = destination.unwrap_or(SocketAddr::from(([0, 0, 0, 0], door.port)));
+    let ends = [source, destination];
+    let watch = match door.kind {
+        Kind::Outbound => Watch::new(ctx, Direction::Outbound, ends),
+        Kind::Inbound | Kind::Hbone => {
+            let watch = Watch::new(ctx, Direction::Inbound, ends);
+            watch.know(Ends::inbound(ctx, ends, None, Carriage::Plain));
+            watch
+        }
     };
-    ctx.log(&Record {
-        direction,
-        source,
-        source_id,
-        destination: destination.unwrap_or(SocketAddr::from(([0, 0, 0, 0], door.port))),
-        destination_id,
-        service: None,
-        forward: 0,
-        backward: 0,
-        duration: Duration::ZERO,
-        error: Some(why.to_owned()),
-    });
+    watch.end(Some(Failure::new(Reason::Overload, why)));
 }
 
 /// Somebody who came from outside and is still to be judged.

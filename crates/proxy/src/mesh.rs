@@ -16,7 +16,8 @@ use crate::policy::{Connection, Judgement, Policy, Verdict};
 use remora_xds::delta::{Change, Received};
 use remora_xds::types::{ADDRESS, AUTHORIZATION};
 use std::net::IpAddr;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::SystemTime;
 use tokio::sync::watch;
 
 /// What discovery said. Shared by all connections.
@@ -24,6 +25,7 @@ use tokio::sync::watch;
 pub struct Mesh {
     tables: RwLock<Tables>,
     changes: watch::Sender<u64>,
+    changed_at: Mutex<Option<SystemTime>>,
 }
 
 /// What an address means.
@@ -42,6 +44,7 @@ impl Default for Mesh {
         Self {
             tables: RwLock::default(),
             changes: watch::channel(0).0,
+            changed_at: Mutex::default(),
         }
     }
 }
@@ -71,6 +74,7 @@ impl Mesh {
         }
         tables.settle();
         drop(tables);
+        *self.changed_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(SystemTime::now());
         self.changes.send_modify(|count| *count += 1);
         refused
     }
@@ -78,6 +82,11 @@ impl Mesh {
     /// Signals every change.
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.changes.subscribe()
+    }
+
+    /// When discovery last said something.
+    pub fn changed_at(&self) -> Option<SystemTime> {
+        *self.changed_at.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What an address and port mean.

@@ -5,8 +5,9 @@
 //! 3. Nothing was read from the pod yet, so another endpoint can be tried when one cannot be reached.
 //! 4. Bytes move until both sides are done. What breaks on one side is a reset on the other.
 
-use crate::access::{Direction, Record, Traffic};
+use crate::access::{Direction, Failure, Traffic};
 use crate::balance::{Load, Open};
+use crate::connections::{Carriage, Ends, Watch};
 use crate::context::Context;
 use crate::copy::{self, Counters};
 use crate::pool::{PoolError, Stream};
@@ -14,7 +15,7 @@ use crate::route::{self, Ask, Hop, Route, Transport};
 use crate::{guard, socket};
 use bytes::Bytes;
 use h2::Reason;
-use remora_mtls::{SpiffeId, Wire};
+use remora_mtls::Wire;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
@@ -28,35 +29,14 @@ enum Upstream {
     IstioMtls(Box<TlsStream<TcpStream>>),
 }
 
-/// What became of a connection.
-#[derive(Default)]
-struct Outcome {
-    service: Option<String>,
-    peer: Option<SpiffeId>,
-    error: Option<String>,
-}
-
 /// Serves one captured connection.
-pub(crate) async fn handle(mut stream: TcpStream, [source, destination]: [SocketAddr; 2], ctx: Arc<Context>) {
-    let started = Instant::now();
-    let traffic = Traffic::default();
-    let outcome = serve(&mut stream, [source, destination], &ctx, &traffic).await;
-    if outcome.error.is_some() {
+pub(crate) async fn handle(mut stream: TcpStream, ends: [SocketAddr; 2], ctx: Arc<Context>) {
+    let watch = Watch::new(&ctx, Direction::Outbound, ends);
+    let failure = serve(&mut stream, ends, &ctx, &watch).await.err();
+    if failure.is_some() {
         reset(&stream);
     }
-    let (forward, backward) = traffic.read();
-    ctx.log(&Record {
-        direction: Direction::Outbound,
-        source,
-        source_id: Some(ctx.identity.id()),
-        destination,
-        destination_id: outcome.peer,
-        service: outcome.service,
-        forward,
-        backward,
-        duration: started.elapsed(),
-        error: outcome.error,
-    });
+    watch.end(failure);
 }
 
 pub(crate) fn reset(stream: &TcpStream) {
@@ -65,73 +45,74 @@ pub(crate) fn reset(stream: &TcpStream) {
 
 async fn serve(
     near: &mut TcpStream,
-    [source, destination]: [SocketAddr; 2],
+    ends: [SocketAddr; 2],
     ctx: &Context,
-    traffic: &Traffic,
-) -> Outcome {
+    watch: &Watch,
+) -> Result<(), Failure> {
     // Boxed: what deciding and connecting need is given back before the long part begins.
-    let (service, answer) = Box::pin(reach(source, destination, ctx)).await;
-    let mut outcome = Outcome {
-        service,
-        ..Outcome::default()
-    };
-    match answer {
-        Ok(Answer { upstream, peer, open }) => {
-            outcome.peer = peer;
-            outcome.error = carry(near, upstream, ctx, traffic).await.err();
-            drop(open);
-        }
-        Err(why) => outcome.error = Some(why),
-    }
-    outcome
+    let Answer { upstream, open } = Box::pin(reach(ends, ctx, watch)).await?;
+    watch.established();
+    let ended = carry(near, upstream, ctx, watch.traffic()).await;
+    drop(open);
+    ended
 }
 
-/// The service that was dialled, and somebody who answers for it.
+/// Somebody who answers for what was dialled.
 async fn reach(
-    source: SocketAddr,
-    destination: SocketAddr,
+    [source, destination]: [SocketAddr; 2],
     ctx: &Context,
-) -> (Option<String>, Result<Answer, String>) {
+    watch: &Watch,
+) -> Result<Answer, Failure> {
     let mut ask = ctx.ask(source.ip(), destination);
-    match route::outbound(&ctx.mesh, &ask, |_, _| ()) {
+    let mut ends = Ends {
+        source: ctx.mesh.workload(source.ip()),
+        source_id: Some(ctx.identity.id()),
+        ..Ends::default()
+    };
+    let answer = match route::outbound(&ctx.mesh, &ask, |_, _| ()) {
         Ok(route) => {
-            let service = route.service.as_ref().map(|service| service.hostname.clone());
-            (service, first_that_answers(route, &mut ask, ctx).await)
+            ends.service.clone_from(&route.service);
+            first_that_answers(route, &mut ask, ctx, &mut ends).await
         }
-        Err(error) => (None, Err(error.to_string())),
-    }
+        Err(error) => Err(error.into()),
+    };
+    watch.know(ends);
+    answer
 }
 
 /// Somebody who answered.
 struct Answer {
     upstream: Upstream,
-    peer: Option<SpiffeId>,
     /// Counts the connection for as long as it lives.
     open: Option<Open>,
 }
 
 /// Tries one after the other; gives up early where another would not help.
-async fn first_that_answers(mut route: Route, ask: &mut Ask, ctx: &Context) -> Result<Answer, String> {
+async fn first_that_answers(
+    mut route: Route,
+    ask: &mut Ask,
+    ctx: &Context,
+    ends: &mut Ends,
+) -> Result<Answer, Failure> {
     let mut hop = route.first.clone();
     let mut left = ctx.limits.attempts;
     loop {
         let open = hop.load.as_ref().map(Load::begin);
+        ends.destination.clone_from(&hop.workload);
+        (ends.chosen, ends.carriage) = (Some(hop.address), carriage(&hop));
         let started = Instant::now();
         let error = match connect(&hop, ctx).await {
             Ok(upstream) => {
                 if let Some(load) = &hop.load {
                     load.answered(started.elapsed());
                 }
-                return Ok(Answer {
-                    upstream,
-                    peer: hop.peer().cloned(),
-                    open,
-                });
+                ends.destination_id = hop.peer().cloned();
+                return Ok(Answer { upstream, open });
             }
             Err(error) => error,
         };
         if !error.elsewhere() {
-            return Err(error.to_string());
+            return Err(error.into());
         }
         ask.now = ctx.now();
         if let Some(load) = &hop.load {
@@ -140,8 +121,16 @@ async fn first_that_answers(mut route: Route, ask: &mut Ask, ctx: &Context) -> R
         left = left.saturating_sub(1);
         hop = match route.next(ask) {
             Some(hop) if left > 0 => hop,
-            _ => return Err(error.to_string()),
+            _ => return Err(error.into()),
         };
+    }
+}
+
+fn carriage(hop: &Hop) -> Carriage {
+    match hop.transport {
+        Transport::Plain => Carriage::Plain,
+        Transport::Hbone(_) => Carriage::Hbone,
+        Transport::IstioMtls(_) => Carriage::IstioMtls,
     }
 }
 
@@ -177,20 +166,20 @@ async fn carry(
     upstream: Upstream,
     ctx: &Context,
     traffic: &Traffic,
-) -> Result<(), String> {
+) -> Result<(), Failure> {
     // Nobody's policy is ours to keep on the way out.
     let cut = guard::cut(ctx, traffic, || None);
     match upstream {
         Upstream::Plain(mut far) => {
             let ended = tokio::select! {
-                copied = copy::sockets(Bytes::new(), near, &mut far, traffic) => copied.map_err(|e| e.to_string()),
+                copied = copy::sockets(Bytes::new(), near, &mut far, traffic) => copied.map_err(Failure::reset),
                 why = cut => Err(why),
             };
             ended.inspect_err(|_| reset(&far))
         }
         Upstream::IstioMtls(mut far) => {
             let ended = tokio::select! {
-                copied = copy::streams(near, &mut *far, traffic) => copied.map_err(|e| e.to_string()),
+                copied = copy::streams(near, &mut *far, traffic) => copied.map_err(Failure::reset),
                 why = cut => Err(why),
             };
             ended.inspect_err(|_| reset(far.get_ref().0))
@@ -202,7 +191,7 @@ async fn carry(
             };
             let Stream { send, receive, .. } = &mut *stream;
             let ended = tokio::select! {
-                copied = copy::tunnel(near, send, receive, &counters) => copied.map_err(|e| e.to_string()),
+                copied = copy::tunnel(near, send, receive, &counters) => copied.map_err(Failure::reset),
                 why = cut => Err(why),
             };
             ended.inspect_err(|_| stream.send.send_reset(Reason::CANCEL))

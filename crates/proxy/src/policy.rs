@@ -170,6 +170,11 @@ impl Policy {
     pub fn is_dry_run(&self) -> bool {
         self.dry_run
     }
+
+    /// Its rules, as discovery sent them.
+    pub fn rules(&self) -> &[proto::Rule] {
+        &self.rules
+    }
 }
 
 /// Decides over the policies that apply to a workload.

@@ -168,6 +168,7 @@ fn proxy(namespace: &Namespace, membership: Membership, say: Sender<Said>) -> Ru
             outbound: vec![bind(15001)],
             inbound: vec![bind(15006)],
             hbone: vec![bind(15008)],
+            ..Listeners::default()
         };
         let (mut first, mut second) = (|n: Notice| told_of(&say, &n), |n: Notice| told_of(&say, &n));
         tokio::select! {

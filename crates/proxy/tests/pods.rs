@@ -22,6 +22,8 @@ mod policy;
 #[path = "pods/scene.rs"]
 #[allow(dead_code, reason = "shared with other tests, which use the rest")]
 mod scene;
+#[path = "pods/telemetry.rs"]
+mod telemetry;
 #[path = "pods/tproxy.rs"]
 mod tproxy;
 #[path = "pods/traffic.rs"]

@@ -37,6 +37,7 @@ pub enum AskError {
 }
 
 /// The servers, and what is being asked of them.
+#[derive(Debug)]
 pub struct Upstream {
     servers: Vec<SocketAddr>,
     rotate: bool,
@@ -58,6 +59,11 @@ impl Upstream {
             asking: Mutex::default(),
             turn: AtomicUsize::new(0),
         }
+    }
+
+    /// The servers, in order.
+    pub fn servers(&self) -> &[SocketAddr] {
+        &self.servers
     }
 
     /// Whether a message from this address is a question of ours that came back.

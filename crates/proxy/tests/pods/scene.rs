@@ -46,23 +46,21 @@ pub(crate) fn service(ipv6: bool) -> SocketAddr {
 }
 
 /// The sockets of a proxy, which another may go on with.
-pub(crate) struct Sockets([Vec<TcpListener>; 3]);
+pub(crate) struct Sockets([Vec<TcpListener>; 4]);
 
 impl Sockets {
     pub(crate) fn bind(namespace: &Namespace) -> Self {
-        let both = |port: u16| vec![bind("0.0.0.0", port, false), bind("::", port, false)];
-        Self(Actor::new(namespace, PROXY, PROXY).run(move || [15001, 15006, 15008].map(both)))
+        Self(Actor::new(namespace, PROXY, PROXY).run(|| all(false)))
     }
 
     /// Which take connections under the address they were going to.
     pub(crate) fn transparent(namespace: &Namespace) -> Self {
-        let both = |port: u16| vec![bind("0.0.0.0", port, true), bind("::", port, true)];
-        Self(Actor::root(namespace).run(move || [15001, 15006, 15008].map(both)))
+        Self(Actor::root(namespace).run(|| all(true)))
     }
 
     /// Who may use them: addresses of others are for the privileged only.
     fn user(&self) -> u32 {
-        let [_, inbound, _] = &self.0;
+        let [_, inbound, ..] = &self.0;
         let transparent = remora_net::socket::is_transparent(&inbound[0], false).unwrap();
         if transparent { 0 } else { PROXY }
     }
@@ -73,7 +71,7 @@ impl Sockets {
     }
 
     fn listeners(self) -> Listeners {
-        let [outbound, inbound, hbone] = self.0.map(|list| {
+        let [outbound, inbound, hbone, admin] = self.0.map(|list| {
             let listener = |l: TcpListener| tokio::net::TcpListener::from_std(l).unwrap();
             list.into_iter().map(listener).collect()
         });
@@ -81,8 +79,16 @@ impl Sockets {
             outbound,
             inbound,
             hbone,
+            admin,
+            ..Listeners::default()
         }
     }
+}
+
+fn all(transparent: bool) -> [Vec<TcpListener>; 4] {
+    let both = |port| vec![bind("0.0.0.0", port, transparent), bind("::", port, transparent)];
+    let admin = vec![bind("127.0.0.1", 15000, false), bind("::1", 15000, false)];
+    [both(15001), both(15006), both(15008), admin]
 }
 
 /// One pod's proxy.
