@@ -8,6 +8,7 @@
 //! Not here: images (see `image`), restarts, terminals.
 
 pub mod capability;
+pub mod external;
 pub(crate) mod plan;
 pub(crate) mod process;
 mod spawner;
@@ -18,6 +19,7 @@ pub use process::Exit;
 pub use spec::{Mount, MountKind, Process, Resources, Rlimit, RlimitKind, Root, Seccomp, Spec, Stdio};
 
 use crate::sandbox::Sandbox;
+use external::Foreign;
 use process::Child;
 use std::io;
 use std::sync::Arc;
@@ -117,6 +119,8 @@ impl StartError {
 #[derive(Debug)]
 pub struct Container {
     id: String,
+    /// Goes before the child: then another runtime sees its process end, and can clean up.
+    foreign: Option<Foreign>,
     child: Child,
     sandbox: Arc<Sandbox>,
     seccomp: Seccomp,
@@ -132,6 +136,7 @@ pub async fn start(spec: &Spec) -> Result<Container, StartError> {
     let (child, output) = process::start(&spec.id, plan, spec.stdio).await?;
     Ok(Container {
         id: spec.id.clone(),
+        foreign: None,
         child,
         sandbox: Arc::clone(&spec.sandbox),
         seccomp: spec.seccomp.clone(),
@@ -148,7 +153,9 @@ impl Container {
 
     /// The pid of its first process as this process sees it.
     pub fn pid(&self) -> u32 {
-        self.child.pid()
+        self.foreign
+            .as_ref()
+            .map_or(self.child.pid(), |foreign| foreign.pid)
     }
 
     /// Waits for the end; may be called again and from several places.
@@ -158,15 +165,38 @@ impl Container {
 
     /// Sends a signal to the first process. It is no error if that has ended.
     pub fn signal(&self, signal: i32) -> io::Result<()> {
-        self.child.signal(signal)
+        match &self.foreign {
+            Some(foreign) => foreign.signal(signal),
+            None => self.child.signal(signal),
+        }
+    }
+
+    /// A container of another runtime.
+    fn foreign(spec: &Spec, child: Child, output: process::Output, foreign: Foreign) -> Self {
+        Self {
+            id: spec.id.clone(),
+            foreign: Some(foreign),
+            child,
+            sandbox: Arc::clone(&spec.sandbox),
+            seccomp: spec.seccomp.clone(),
+            stdout: output.stdout,
+            stderr: output.stderr,
+        }
     }
 
     /// Starts a further process in the container; it has the container's namespaces, limits and filters.
     pub async fn exec(&self, process: &Process, stdio: Stdio) -> Result<Container, StartError> {
-        let plan = plan::further(&self.id, &self.child, &self.sandbox, process, &self.seccomp)?;
-        let (child, output) = process::start(&self.id, plan, stdio).await?;
+        let (child, output, foreign) = if let Some(known) = &self.foreign {
+            let (child, output, foreign) = known.bundle.exec(process, stdio).await?;
+            (child, output, Some(foreign))
+        } else {
+            let plan = plan::further(&self.id, &self.child, &self.sandbox, process, &self.seccomp)?;
+            let (child, output) = process::start(&self.id, plan, stdio).await?;
+            (child, output, None)
+        };
         Ok(Container {
             id: self.id.clone(),
+            foreign,
             child,
             sandbox: Arc::clone(&self.sandbox),
             seccomp: self.seccomp.clone(),

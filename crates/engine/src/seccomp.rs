@@ -10,6 +10,7 @@ mod usual;
 
 use crate::container::{Capabilities, Seccomp};
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, SeccompRule, TargetArch};
+use serde_json::Value;
 use std::collections::BTreeMap;
 
 /// Why a filter could not be made.
@@ -38,6 +39,15 @@ pub(crate) fn filters(wanted: &Seccomp, capabilities: Capabilities) -> Result<Fi
         Seccomp::Unconfined => Ok(Vec::new()),
         Seccomp::RuntimeDefault => usual::filters(capabilities),
         Seccomp::Profile(json) => profile::filters(json, capabilities),
+    }
+}
+
+/// The same for another runtime, in OCI's form; `None` is no filter.
+pub(crate) fn oci(wanted: &Seccomp, capabilities: Capabilities) -> Result<Option<Value>, SeccompError> {
+    match wanted {
+        Seccomp::Unconfined => Ok(None),
+        Seccomp::RuntimeDefault => Ok(Some(usual::oci(capabilities))),
+        Seccomp::Profile(json) => profile::oci(json, capabilities).map(Some),
     }
 }
 

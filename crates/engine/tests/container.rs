@@ -106,6 +106,31 @@ async fn a_further_process_is_in_the_same_container() {
 }
 
 #[tokio::test]
+async fn home_is_where_the_containers_own_files_say() {
+    let bench = Bench::new().await;
+    std::fs::create_dir(bench.path("root/etc")).unwrap();
+    std::fs::write(bench.path("root/etc/passwd"), "me:x:1234:0::/home/me:/bin/sh\n").unwrap();
+    let mut spec = bench.overlay("home", "echo $HOME; sleep 60");
+    spec.process.uid = 1234;
+    let mut first = start(&spec).await.unwrap();
+    let mut line = [0; 9];
+    let mut pipe = first.stdout.take().unwrap();
+    tokio::io::AsyncReadExt::read_exact(&mut pipe, &mut line)
+        .await
+        .unwrap();
+    assert_eq!(&line, b"/home/me\n");
+    for (uid, home) in [(1234, "/home/me\n"), (77, "/\n")] {
+        let mut process = Process::new(["sh", "-c", "echo $HOME"].map(String::from).into());
+        process.uid = uid;
+        let (_, out, _) = finish(first.exec(&process, Stdio::Pipe).await.unwrap()).await;
+        assert_eq!(out, home);
+    }
+    spec.process.env = vec![("HOME".into(), "/given".into())];
+    spec.process.args[2] = "echo $HOME".into();
+    assert_eq!(run(&spec).await, "/given\n");
+}
+
+#[tokio::test]
 async fn dropping_ends_it() {
     let bench = Bench::new().await;
     let container = start(&bench.script("dropped", "sleep 60")).await.unwrap();

@@ -126,6 +126,11 @@ impl Capabilities {
             .ok_or_else(|| UnknownCapability(name.to_owned()))
     }
 
+    /// Names of what the set has.
+    pub(crate) fn names(self) -> impl Iterator<Item = &'static str> {
+        NAMES.into_iter().filter(move |name| self.has(name))
+    }
+
     pub(crate) fn bits(self) -> u64 {
         self.0
     }
@@ -143,9 +148,7 @@ impl Default for Capabilities {
 
 impl fmt::Debug for Capabilities {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list()
-            .entries(NAMES.iter().filter(|name| self.has(name)))
-            .finish()
+        f.debug_list().entries(self.names()).finish()
     }
 }
 

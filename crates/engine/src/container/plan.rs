@@ -2,22 +2,23 @@
 //!
 //! Pure but for looking at the sources of mounts: whether each is a file or a directory decides what is made for it.
 
-mod files;
+pub(super) mod files;
 mod rights;
 
 use super::process::Child;
-use super::{Process, Resources, Seccomp, Spec, StartError};
+use super::{Process, Resources, Root, Seccomp, Spec, StartError};
 use crate::cgroup::Group;
+use crate::image::user::resolve;
 use crate::sandbox::{Processes, Sandbox};
 use crate::sys::op::Program;
 use crate::sys::{Launch, Op, c_path};
 use std::ffi::CString;
 use std::os::fd::{AsRawFd as _, OwnedFd};
-use std::path::{Component, Path};
+use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 /// Where programs are looked for when the environment does not say.
-const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+pub(super) const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// Steps with what to call them when they fail.
 #[derive(Debug, Default)]
@@ -56,6 +57,7 @@ pub(crate) struct Plan {
     pub(super) program: Option<Program>,
     pub(super) held: Vec<Arc<OwnedFd>>,
     pub(super) group: Option<Arc<Group>>,
+    pub(super) unguarded: bool,
 }
 
 impl Plan {
@@ -67,6 +69,7 @@ impl Plan {
             ops: self.steps.ops,
             slots: self.steps.slots,
             program: self.program,
+            unguarded: self.unguarded,
             held: self.held,
         }
     }
@@ -155,7 +158,16 @@ pub(super) fn container(spec: &Spec) -> Result<Plan, StartError> {
             .push("join the pod's namespaces", Op::Join { fd, kinds });
     }
     files::plan(&check, spec, &mut plan.steps)?;
-    finish(&check, &spec.process, &spec.seccomp, &mut plan)?;
+    let roots = match &spec.root {
+        Root::Bind(path) => vec![path.clone()],
+        Root::Overlay { lower, upper, .. } => std::iter::once(upper).chain(lower).cloned().collect(),
+    };
+    finish(
+        &check,
+        &with_home(&spec.process, &roots),
+        &spec.seccomp,
+        &mut plan,
+    )?;
     Ok(plan)
 }
 
@@ -180,7 +192,33 @@ pub(super) fn further(
     if let Some(group) = first.group() {
         join_group(&check, Arc::clone(group), &mut plan)?;
     }
-    finish(&check, process, seccomp, &mut plan)?;
+    let root = PathBuf::from(format!("/proc/{}/root", first.pid()));
+    finish(&check, &with_home(process, &[root]), seccomp, &mut plan)?;
+    Ok(plan)
+}
+
+/// Another runtime: our root file system is mounted for it where it looks for one.
+pub(super) fn runtime(
+    id: &str,
+    root: Option<(&Spec, PathBuf)>,
+    args: Vec<String>,
+) -> Result<Plan, StartError> {
+    let check = Checked { id };
+    let mut plan = Plan {
+        unguarded: true,
+        ..Plan::default()
+    };
+    begin(&mut plan.steps);
+    if let Some((spec, at)) = root {
+        plan.namespaces = libc::CLONE_NEWNS;
+        files::runtime_root(&check, &spec.root, &at, &mut plan.steps)?;
+    }
+    plan.steps.push("start a session", Op::Session);
+    plan.steps.push("close files", Op::CloseOnExec);
+    let mut process = Process::new(args);
+    // It looks for programs of its own.
+    process.env = vec![("PATH".to_owned(), PATH.to_owned())];
+    plan.program = Some(program(&check, &process)?);
     Ok(plan)
 }
 
@@ -199,6 +237,20 @@ fn join_group(check: &Checked<'_>, group: Arc<Group>, plan: &mut Plan) -> Result
 fn begin(steps: &mut Steps) {
     steps.push("reset signals", Op::ResetSignals);
     steps.push("hide from others", Op::Undumpable);
+}
+
+/// As other runtimes do: a process that is not told its home directory has the one its root file system lists.
+fn with_home(process: &Process, roots: &[PathBuf]) -> Process {
+    let mut process = process.clone();
+    if !process.env.iter().any(|(key, _)| key == "HOME") {
+        let home = resolve(&process.uid.to_string(), roots).map(|identity| identity.home);
+        let home = home
+            .ok()
+            .filter(|home| !home.is_empty())
+            .unwrap_or_else(|| "/".to_owned());
+        process.env.push(("HOME".to_owned(), home));
+    }
+    process
 }
 
 /// What every process does after it has its file system.

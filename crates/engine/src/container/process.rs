@@ -36,6 +36,8 @@ pub(crate) struct Child {
     ticket: Option<Ticket>,
     pidfd: AsyncFd<OwnedFd>,
     ended: Mutex<Option<Ended>>,
+    /// Is not killed when we let go of it: it ends by itself.
+    finishes: bool,
     /// The control group, and how many kills it had counted at the start.
     group: Option<(Arc<Group>, u64)>,
 }
@@ -60,6 +62,7 @@ impl Child {
             ticket,
             pidfd: sys::watch(pidfd)?,
             ended: Mutex::new(None),
+            finishes: false,
             group: group.map(|group| {
                 let kills = group.oom_kills();
                 (group, kills)
@@ -93,6 +96,16 @@ impl Child {
             *ended = sys::collect(self.pidfd.as_fd(), false)?;
         }
         Ok(*ended)
+    }
+
+    /// From now on it is left to end by itself.
+    pub(super) fn let_finish(&mut self) {
+        self.finishes = true;
+    }
+
+    /// Whether it has ended.
+    pub(super) fn has_ended(&self) -> bool {
+        !matches!(self.look(), Ok(None))
     }
 
     /// The control group.
@@ -133,8 +146,10 @@ impl Drop for Child {
         let Ok(pidfd) = self.pidfd.get_ref().try_clone() else {
             return;
         };
-        // Fails only for a process that is gone already.
-        let _ = sys::pidfd_signal(pidfd.as_fd(), libc::SIGKILL);
+        if !self.finishes {
+            // Fails only for a process that is gone already.
+            let _ = sys::pidfd_signal(pidfd.as_fd(), libc::SIGKILL);
+        }
         // On a thread of its own: the end of a whole pid namespace can take a moment.
         let group = self.group.take();
         let collect = move || {

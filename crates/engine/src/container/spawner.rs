@@ -13,6 +13,7 @@ use tokio::sync::oneshot;
 
 type Order = (Launch, oneshot::Sender<io::Result<Born>>);
 
+static GUARD: OnceLock<&'static Guard> = OnceLock::new();
 static SPAWNER: OnceLock<Option<Sender<Order>>> = OnceLock::new();
 
 /// Makes a process.
@@ -24,6 +25,11 @@ pub(super) async fn make(launch: Launch) -> io::Result<Born> {
     answer.await.map_err(|_| gone())?
 }
 
+/// The guard, once the first process was made.
+pub(super) fn guard() -> Option<&'static Guard> {
+    GUARD.get().copied()
+}
+
 fn begin() -> Option<Sender<Order>> {
     let (orders, inbox) = channel::<Order>();
     let work = move || {
@@ -31,8 +37,10 @@ fn begin() -> Option<Sender<Order>> {
         let Ok(guard) = Guard::begin() else {
             return;
         };
+        let guard = *GUARD.get_or_init(|| guard);
         for (mut launch, reply) in inbox {
-            let born = sys::spawn(&mut launch, Some(guard));
+            let guard = (!launch.unguarded).then_some(guard);
+            let born = sys::spawn(&mut launch, guard);
             // If nobody waits any more the process is killed: `Born` that comes back is dropped by its owner.
             if let Err(Ok(born)) = reply.send(born) {
                 abandon(&born);

@@ -133,7 +133,7 @@ impl Mount {
 pub struct Process {
     /// Program and arguments. A program without a slash is looked for in the `PATH` of `env`.
     pub args: Vec<String>,
-    /// `NAME=value` pairs, in order.
+    /// `NAME=value` pairs, in order. `HOME` is added from the container's `/etc/passwd` if it is not among them.
     pub env: Vec<(String, String)>,
     /// Made when it is not there.
     pub cwd: PathBuf,

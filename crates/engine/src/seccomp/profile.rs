@@ -7,6 +7,7 @@ use super::{Filters, Rules, SeccompError, filter, names};
 use crate::container::Capabilities;
 use seccompiler::{SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompRule};
 use serde::Deserialize;
+use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
 #[derive(Deserialize)]
@@ -132,6 +133,35 @@ pub(super) fn filters(json: &str, capabilities: Capabilities) -> Result<Filters,
         }
     }
     compile(default, by_action)
+}
+
+/// The entries that count here, in OCI's form.
+pub(super) fn oci(json: &str, capabilities: Capabilities) -> Result<Value, SeccompError> {
+    let profile: Profile = serde_json::from_str(json)?;
+    let mut raw: Value = serde_json::from_str(json)?;
+    let counts =
+        |entry: &Entry| entry.includes.included(capabilities) && !entry.excludes.excluded(capabilities);
+    let all = raw
+        .get_mut("syscalls")
+        .and_then(Value::as_array_mut)
+        .map(std::mem::take);
+    let kept = all.unwrap_or_default().into_iter().zip(&profile.syscalls);
+    let kept: Vec<Value> = kept
+        .filter(|(_, entry)| counts(entry))
+        .map(|(mut value, entry)| {
+            let names: Vec<&String> = entry.names.iter().chain(&entry.name).collect();
+            value["names"] = json!(names);
+            if let Some(fields) = value.as_object_mut() {
+                fields.retain(|key, _| matches!(key.as_str(), "names" | "action" | "errnoRet" | "args"));
+            }
+            value
+        })
+        .collect();
+    let mut document = json!({"defaultAction": profile.default_action, "syscalls": kept});
+    if let Some(errno) = profile.default_errno_ret {
+        document["defaultErrnoRet"] = errno.into();
+    }
+    Ok(document)
 }
 
 /// Several entries for a call: any of them may match. One without conditions always does.

@@ -6,6 +6,7 @@
 use super::{Filters, Rules, SeccompError, filter, names};
 use crate::container::Capabilities;
 use seccompiler::{SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompRule};
+use serde_json::{Value, json};
 use std::ffi::c_int;
 
 /// Denied whatever the capabilities: obsolete, or acting on the kernel as a whole.
@@ -41,16 +42,21 @@ const NEED: &[(&[&str], &[&str])] = &[
 
 /// Ways of running old programs that are harmless; the last asks which one is in force.
 const PERSONALITIES: [u64; 5] = [0, 0x8, 0x2_0000, 0x2_0008, 0xffff_ffff];
+/// Flags that make namespaces.
+const NAMESPACES: [c_int; 7] = [
+    libc::CLONE_NEWNS,
+    libc::CLONE_NEWCGROUP,
+    libc::CLONE_NEWUTS,
+    libc::CLONE_NEWIPC,
+    libc::CLONE_NEWUSER,
+    libc::CLONE_NEWPID,
+    libc::CLONE_NEWNET,
+];
 /// Sockets to the host of a virtual machine, which no namespace holds back.
 const AF_VSOCK: u64 = 40;
 
 pub(super) fn filters(capabilities: Capabilities) -> Result<Filters, SeccompError> {
-    let mut denied: Vec<&str> = NEVER.to_vec();
-    for (any_of, calls) in NEED {
-        if !any_of.iter().any(|name| capabilities.has(name)) {
-            denied.extend(*calls);
-        }
-    }
+    let denied = denied(capabilities);
     let mut rules: Rules = denied
         .iter()
         .filter_map(|name| names::number(name))
@@ -72,6 +78,37 @@ pub(super) fn filters(capabilities: Capabilities) -> Result<Filters, SeccompErro
     Ok(filters)
 }
 
+/// What is denied whatever the arguments are.
+fn denied(capabilities: Capabilities) -> Vec<&'static str> {
+    let mut denied: Vec<&str> = NEVER.to_vec();
+    for (any_of, calls) in NEED {
+        if !any_of.iter().any(|name| capabilities.has(name)) {
+            denied.extend(*calls);
+        }
+    }
+    denied
+}
+
+/// The same in OCI's form. Runtimes take several conditions on one argument for alternatives, so what
+/// `personality` may be given is left out.
+pub(super) fn oci(capabilities: Capabilities) -> Value {
+    let refused = |names: Vec<&str>, errno: c_int, args: Value| json!({"names": names, "action": "SCMP_ACT_ERRNO", "errnoRet": errno, "args": args});
+    let vsock = json!([{"index": 0, "value": AF_VSOCK, "op": "SCMP_CMP_EQ"}]);
+    let mut entries = vec![
+        refused(denied(capabilities), libc::EPERM, json!([])),
+        refused(vec!["socket"], libc::EPERM, vsock),
+    ];
+    if !capabilities.has("SYS_ADMIN") {
+        entries.push(refused(vec!["clone3"], libc::ENOSYS, json!([])));
+        for flag in NAMESPACES {
+            let bit = flag.cast_unsigned();
+            let args = json!([{"index": 0, "value": bit, "valueTwo": bit, "op": "SCMP_CMP_MASKED_EQ"}]);
+            entries.push(refused(vec!["clone"], libc::EPERM, args));
+        }
+    }
+    json!({"defaultAction": "SCMP_ACT_ALLOW", "syscalls": entries})
+}
+
 /// Conditions on the first argument that must all hold.
 fn all<const N: usize>(conditions: [(SeccompCmpOp, u64); N]) -> Result<SeccompRule, SeccompError> {
     let wrong = |e: seccompiler::BackendError| SeccompError::Compile(e.to_string());
@@ -84,20 +121,11 @@ fn all<const N: usize>(conditions: [(SeccompCmpOp, u64); N]) -> Result<SeccompRu
 
 /// One rule for each flag that would make a namespace.
 fn new_namespaces() -> Result<Vec<SeccompRule>, SeccompError> {
-    let flags = [
-        libc::CLONE_NEWNS,
-        libc::CLONE_NEWCGROUP,
-        libc::CLONE_NEWUTS,
-        libc::CLONE_NEWIPC,
-        libc::CLONE_NEWUSER,
-        libc::CLONE_NEWPID,
-        libc::CLONE_NEWNET,
-    ];
     let rule = |flag: c_int| {
         let bit = u64::from(flag.cast_unsigned());
         all([(SeccompCmpOp::MaskedEq(bit), bit)])
     };
-    flags.into_iter().map(rule).collect()
+    NAMESPACES.into_iter().map(rule).collect()
 }
 
 pub(super) fn errno(number: c_int) -> SeccompAction {

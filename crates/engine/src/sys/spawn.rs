@@ -25,6 +25,8 @@ pub(crate) struct Launch {
     pub(crate) slots: usize,
     /// What it becomes. `None`: it stays as the first process of a pid namespace and collects orphans.
     pub(crate) program: Option<Program>,
+    /// The guard is not to kill it: it ends by itself.
+    pub(crate) unguarded: bool,
     /// Open until the process exists: descriptors that the steps name.
     pub(crate) held: Vec<std::sync::Arc<OwnedFd>>,
 }

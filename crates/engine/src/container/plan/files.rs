@@ -22,7 +22,7 @@ const LINKS: [(&str, &str); 5] = [
     ("pts/ptmx", "/dev/ptmx"),
 ];
 /// Parts of `/proc` and `/sys` that tell about, or act on, the whole machine.
-const MASKED: [&str; 11] = [
+pub(in crate::container) const MASKED: [&str; 11] = [
     "/proc/asound",
     "/proc/acpi",
     "/proc/interrupts",
@@ -36,7 +36,7 @@ const MASKED: [&str; 11] = [
     "/sys/firmware",
 ];
 /// Parts of `/proc` that change the whole machine when written to.
-const PROTECTED: [&str; 5] = [
+pub(in crate::container) const PROTECTED: [&str; 5] = [
     "/proc/bus",
     "/proc/fs",
     "/proc/irq",
@@ -45,16 +45,16 @@ const PROTECTED: [&str; 5] = [
 ];
 
 /// A file system of the kernel that containers usually have.
-struct Usual {
-    target: &'static str,
-    kind: &'static str,
-    flags: libc::c_ulong,
-    data: &'static str,
+pub(in crate::container) struct Usual {
+    pub(in crate::container) target: &'static str,
+    pub(in crate::container) kind: &'static str,
+    pub(in crate::container) flags: libc::c_ulong,
+    pub(in crate::container) data: &'static str,
 }
 
 const QUIET: libc::c_ulong = libc::MS_NOSUID | libc::MS_NOEXEC | libc::MS_NODEV;
 
-const USUAL: [Usual; 6] = [
+pub(in crate::container) const USUAL: [Usual; 6] = [
     usual("/proc", "proc", QUIET, ""),
     usual(
         "/dev",
@@ -102,7 +102,7 @@ pub(super) fn plan(check: &Checked<'_>, spec: &Spec, steps: &mut Steps) -> Resul
     }
     let devices = take_devices(check, steps)?;
     let taken = take_whole(check, spec, steps)?;
-    root(check, &spec.root, steps)?;
+    root(check, &spec.root, None, steps)?;
     steps.push("enter the root", Op::PivotRoot);
     let replaced = |target: &str| spec.mounts.iter().any(|m| m.target == Path::new(target));
     for item in USUAL.iter().filter(|item| !replaced(item.target)) {
@@ -379,25 +379,46 @@ fn tmpfs(check: &Checked<'_>, kind: &MountKind, target: CString) -> Result<Op, S
     })
 }
 
-fn root(check: &Checked<'_>, root: &Root, steps: &mut Steps) -> Result<(), StartError> {
-    match root {
-        Root::Bind(path) => {
-            let name = format!("take the root {}", path.display());
-            let path = check.path("the root", path)?;
-            let slot = steps.slot();
-            let op = Op::Tree {
-                source: path.clone(),
-                within: None,
-                recursive: true,
-                slot,
-            };
-            steps.push(name, op);
-            let target = path.clone();
-            steps.push("mount the root", Op::Attach { slot, target });
-            steps.push("change to the root", Op::Chdir(path));
+/// Mounts the root file system at a place of this machine, in a mount namespace of the process's own.
+pub(super) fn runtime_root(
+    check: &Checked<'_>,
+    from: &Root,
+    at: &Path,
+    steps: &mut Steps,
+) -> Result<(), StartError> {
+    steps.push(
+        "make mounts private",
+        Op::Propagation(libc::MS_REC | libc::MS_SLAVE),
+    );
+    root(check, from, Some(at), steps)?;
+    steps.push("change to /", Op::Chdir(check.text("/", "/")?));
+    Ok(())
+}
+
+/// Mounts the root file system `at` a place, or on top of itself, and goes there.
+fn root(check: &Checked<'_>, root: &Root, at: Option<&Path>, steps: &mut Steps) -> Result<(), StartError> {
+    let path = match root {
+        Root::Bind(path) => path,
+        Root::Overlay { lower, upper, work } => {
+            return overlay(check, (lower, upper, work), at.unwrap_or(upper), steps);
         }
-        Root::Overlay { lower, upper, work } => overlay(check, lower, upper, work, steps)?,
-    }
+    };
+    let name = format!("take the root {}", path.display());
+    let slot = steps.slot();
+    let op = Op::Tree {
+        source: check.path("the root", path)?,
+        within: None,
+        recursive: true,
+        slot,
+    };
+    steps.push(name, op);
+    let target = check.path("the root", at.unwrap_or(path))?;
+    let op = Op::Attach {
+        slot,
+        target: target.clone(),
+    };
+    steps.push("mount the root", op);
+    steps.push("change to the root", Op::Chdir(target));
     Ok(())
 }
 
@@ -406,9 +427,8 @@ const OPTIONS_MAX: usize = 4095;
 
 fn overlay(
     check: &Checked<'_>,
-    lower: &[PathBuf],
-    upper: &Path,
-    work: &Path,
+    (lower, upper, work): (&[PathBuf], &Path, &Path),
+    at: &Path,
     steps: &mut Steps,
 ) -> Result<(), StartError> {
     // Relative to a directory above them all: an image can have many layers, and room is short.
@@ -440,8 +460,8 @@ fn overlay(
     }
     let name = format!("change to {}", base.display());
     steps.push(name, Op::Chdir(check.path("a layer", &base)?));
-    // On top of the directory for changes: it exists, and in this mount namespace nobody else looks at it.
-    let target = check.path("the upper directory", upper)?;
+    // Usually on top of the directory for changes: it exists, and nobody else in this mount namespace looks at it.
+    let target = check.path("the root", at)?;
     let op = Op::Mount {
         source: check.text("the root", "overlay")?,
         target: target.clone(),
