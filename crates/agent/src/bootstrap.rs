@@ -15,7 +15,7 @@ mod tracing;
 
 use crate::settings::Node;
 use serde_json::{Map, Value, json};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// No bootstrap can be made from the description.
 #[derive(Debug, thiserror::Error)]
@@ -108,6 +108,15 @@ impl Description {
             (_, 0) => Family::V6,
             _ => Family::Dual,
         }
+    }
+
+    /// Where Envoy's administration answers.
+    pub fn admin_address(&self) -> SocketAddr {
+        let loopback = match self.family() {
+            Family::V6 => IpAddr::from(Ipv6Addr::LOCALHOST),
+            Family::V4 | Family::Dual => IpAddr::from(Ipv4Addr::LOCALHOST),
+        };
+        SocketAddr::new(loopback, self.ports.admin)
     }
 
     fn loopback(&self) -> &'static str {

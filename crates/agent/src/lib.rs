@@ -12,6 +12,7 @@ mod certificates;
 pub mod children;
 pub mod client;
 mod dial;
+pub mod envoy;
 mod fetch;
 pub mod flags;
 mod http;

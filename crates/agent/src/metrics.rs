@@ -9,6 +9,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 pub(crate) struct AgentMetrics {
     pub(crate) scrapes: Counter,
     pub(crate) failed_application_scrapes: Counter,
+    pub(crate) failed_proxy_scrapes: Counter,
     pub(crate) certificates: Counter,
     pub(crate) failed_certificates: Counter,
     pub(crate) discovery_failures: Counter,
@@ -48,12 +49,14 @@ impl AgentMetrics {
     /// All of them in the text format.
     pub(crate) fn render(&self, now: SystemTime) -> String {
         let mut text = String::new();
+        let mut last = String::new();
         let mut write = |name: &str, kind: &str, labels: &str, value: String| {
-            // Writing to a string cannot fail.
-            let _ = writeln!(
-                text,
-                "# TYPE istio_agent_{name} {kind}\nistio_agent_{name}{labels} {value}"
-            );
+            // Once for all lines of a name. Writing to a string cannot fail.
+            if last != name {
+                let _ = writeln!(text, "# TYPE istio_agent_{name} {kind}");
+                name.clone_into(&mut last);
+            }
+            let _ = writeln!(text, "istio_agent_{name}{labels} {value}");
         };
         for (name, labels, counter) in [
             ("scrapes_total", "", &self.scrapes),
@@ -61,6 +64,11 @@ impl AgentMetrics {
                 "scrape_failures_total",
                 "{type=\"application\"}",
                 &self.failed_application_scrapes,
+            ),
+            (
+                "scrape_failures_total",
+                "{type=\"envoy\"}",
+                &self.failed_proxy_scrapes,
             ),
             (
                 "num_outgoing_requests",

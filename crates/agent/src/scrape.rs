@@ -80,11 +80,20 @@ pub fn targets(text: &str) -> Result<Vec<Target>, TargetsError> {
     }
 }
 
+/// Where the proxy has its metrics.
+#[derive(Debug)]
+pub(crate) enum ProxyMetrics {
+    /// Here.
+    BuiltIn(Arc<Metrics>),
+    /// On this port of an Envoy.
+    Envoy(u16),
+}
+
 /// Everybody whose metrics are on the page.
 #[derive(Debug)]
 pub(crate) struct Scraper {
     pub(crate) agent: Arc<AgentMetrics>,
-    pub(crate) proxy: Arc<Metrics>,
+    pub(crate) proxy: ProxyMetrics,
     pub(crate) targets: Vec<Target>,
 }
 
@@ -97,7 +106,11 @@ struct Page {
 impl Scraper {
     /// The proxy's metrics alone.
     pub(crate) fn proxy_page(&self) -> Answer {
-        answers::answer(200, TEXT, self.proxy.render())
+        match &self.proxy {
+            ProxyMetrics::BuiltIn(metrics) => answers::answer(200, TEXT, metrics.render()),
+            // Envoy has that port itself.
+            ProxyMetrics::Envoy(_) => answers::text(404, "ask Envoy\n"),
+        }
     }
 
     /// The whole page.
@@ -117,13 +130,33 @@ impl Scraper {
         }
         pages.sort_by_key(|(number, _)| *number);
         let pages: Vec<Page> = pages.into_iter().map(|(_, page)| page).collect();
-        let own = self.agent.render(SystemTime::now()) + &self.proxy.render();
+        let own = self.agent.render(SystemTime::now()) + &self.of_proxy().await;
         let (kind, text) = merge(&own, &pages);
         let mut answer = answers::answer(200, TEXT, text);
         if let Ok(kind) = kind.parse() {
             answer.headers_mut().insert(http::header::CONTENT_TYPE, kind);
         }
         answer
+    }
+}
+
+impl Scraper {
+    /// The proxy's part of the page.
+    async fn of_proxy(&self) -> String {
+        let port = match &self.proxy {
+            ProxyMetrics::BuiltIn(metrics) => return metrics.render(),
+            ProxyMetrics::Envoy(port) => *port,
+        };
+        let target = Target {
+            port,
+            path: "/stats/prometheus".to_owned(),
+        };
+        // Without the reader's wishes: Envoy's page is text, whatever is asked for.
+        let page = fetch(target, HeaderMap::new()).await;
+        if page.is_none() {
+            self.agent.failed_proxy_scrapes.count();
+        }
+        page.map(|page| page.text).unwrap_or_default()
     }
 }
 

@@ -12,10 +12,11 @@ pub use node::Node;
 pub use proxy_config::ProxyConfig;
 pub use read::Inputs;
 
+use crate::envoy::{self, EnvoySettings};
 use crate::probes::{Probes, ProbesError};
 use crate::scrape::{self, Target, TargetsError};
 use crate::stop::Knobs;
-use read::Environment;
+pub(crate) use read::Environment;
 use remora_mtls::{InvalidSpiffeId, SpiffeId, TrustDomains};
 use remora_pod::duration::ParseDurationError;
 use remora_pod::yaml::ReadError;
@@ -237,6 +238,8 @@ pub struct Settings {
     pub metrics: Vec<Target>,
     /// Metrics are for the pod itself only.
     pub private_metrics: bool,
+    /// The Envoy that is the proxy; `None` for the built-in one.
+    pub envoy: Option<EnvoySettings>,
 }
 
 impl Settings {
@@ -255,7 +258,9 @@ impl Settings {
         let (id, domains) = identity(inputs, &config, &mut warnings)?;
         let addresses = addresses(inputs)?;
         let node = Node::new(inputs, &config, &addresses)?;
+        let envoy = envoy::resolve(inputs, &config, &node, &addresses, &mut warnings)?;
         let settings = Self {
+            envoy,
             discovery: discovery(inputs, &config)?,
             authority: authority(inputs, &config)?,
             certificate_files: certificate_files(inputs, &node),

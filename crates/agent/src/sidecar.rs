@@ -9,13 +9,14 @@
 
 use crate::certificates::{self, Certificates, Files};
 use crate::children::Children;
+use crate::envoy::EnvoyError;
 use crate::http;
 use crate::log::{Log, chain};
 use crate::metrics::AgentMetrics;
 use crate::probes::Prober;
 use crate::readiness::{Readiness, Stage};
-use crate::scrape::Scraper;
-use crate::settings::Settings;
+use crate::scrape::{ProxyMetrics, Scraper};
+use crate::settings::{Settings, Upstream};
 use crate::sockets::{self, ListenError};
 use crate::status::Desk;
 use crate::stop::{self, Asked, StopSwitch};
@@ -54,6 +55,9 @@ pub enum RunError {
         #[source]
         source: io::Error,
     },
+    /// An Envoy cannot be run.
+    #[error(transparent)]
+    Envoy(#[from] EnvoyError),
 }
 
 impl RunError {
@@ -61,6 +65,7 @@ impl RunError {
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             Self::Listen(error) => error.hint(),
+            Self::Envoy(error) => error.hint(),
             _ => None,
         }
     }
@@ -120,7 +125,7 @@ async fn live(settings: &Settings, log: &Log) -> Result<(), RunError> {
     Ok(())
 }
 
-fn listen_for_signals(switch: &StopSwitch) -> io::Result<()> {
+pub(crate) fn listen_for_signals(switch: &StopSwitch) -> io::Result<()> {
     for kind in [SignalKind::terminate(), SignalKind::interrupt()] {
         let (mut signals, switch) = (signal(kind)?, switch.clone());
         tokio::spawn(async move {
@@ -178,16 +183,17 @@ impl Sockets {
     }
 }
 
-struct Sidecar {
-    readiness: Readiness,
+/// What every kind of sidecar has.
+pub(crate) struct Sidecar {
+    pub(crate) readiness: Readiness,
     log: Log,
     mesh: Arc<Mesh>,
-    metrics: Arc<AgentMetrics>,
+    pub(crate) metrics: Arc<AgentMetrics>,
     proxy_metrics: Arc<Metrics>,
 }
 
 impl Sidecar {
-    fn new(readiness: Readiness, log: Log) -> Self {
+    pub(crate) fn new(readiness: Readiness, log: Log) -> Self {
         Self {
             readiness,
             log,
@@ -197,14 +203,17 @@ impl Sidecar {
         }
     }
 
-    fn desk(&self, settings: &Settings, switch: &StopSwitch) -> Arc<Desk> {
+    pub(crate) fn desk(&self, settings: &Settings, switch: &StopSwitch) -> Arc<Desk> {
         Arc::new(Desk {
             readiness: self.readiness.clone(),
             switch: switch.clone(),
             prober: Prober::new(settings.probes.clone(), settings.application),
             scraper: Scraper {
                 agent: Arc::clone(&self.metrics),
-                proxy: Arc::clone(&self.proxy_metrics),
+                proxy: match &settings.envoy {
+                    Some(envoy) => ProxyMetrics::Envoy(envoy.description.ports.prometheus),
+                    None => ProxyMetrics::BuiltIn(Arc::clone(&self.proxy_metrics)),
+                },
                 targets: settings.metrics.clone(),
             },
             private_metrics: settings.private_metrics,
@@ -213,23 +222,14 @@ impl Sidecar {
 
     /// Follows discovery from here on; gives where certificates come from.
     fn join(&self, settings: &Settings) -> Result<Certificates, RunError> {
-        let membership = |upstream: &crate::settings::Upstream| {
-            let control_plane =
-                dial::control_plane(upstream, &settings.token).map_err(|source| RunError::Upstream {
-                    host: upstream.server.host.clone(),
-                    source,
-                })?;
-            Ok::<_, RunError>(Membership {
-                control_plane,
-                id: settings.id.clone(),
-                domains: settings.domains.clone(),
-                life: settings.certificate_life,
-                node: settings.node.id.clone(),
-            })
-        };
-        let discovery = membership(&settings.discovery)?;
+        let discovery = membership(settings, &settings.discovery)?;
         let (mesh, mut ear) = (Arc::clone(&self.mesh), self.ear());
         tokio::spawn(async move { discovery.follow(&mesh, &mut ear).await });
+        self.certificates(settings)
+    }
+
+    /// Where certificates come from.
+    pub(crate) fn certificates(&self, settings: &Settings) -> Result<Certificates, RunError> {
         if let Some(paths) = settings.certificate_files.clone() {
             return Ok(Certificates::Files(Box::new(Files {
                 paths,
@@ -238,9 +238,8 @@ impl Sidecar {
                 log: self.log.clone(),
             })));
         }
-        Ok(Certificates::Authority(Box::new(membership(
-            &settings.authority,
-        )?)))
+        let authority = membership(settings, &settings.authority)?;
+        Ok(Certificates::Authority(Box::new(authority)))
     }
 
     /// Waits until certificate and configuration are there.
@@ -295,7 +294,7 @@ impl Sidecar {
     }
 
     /// Readiness fails from the moment the stop is asked for. Never done.
-    async fn say_when_stopping(&self, switch: &StopSwitch) {
+    pub(crate) async fn say_when_stopping(&self, switch: &StopSwitch) {
         switch.reached(Asked::Stop).await;
         self.readiness.stop();
         self.log.note("asked to stop");
@@ -303,7 +302,7 @@ impl Sidecar {
     }
 
     /// Hears what happens on the way.
-    fn ear(&self) -> impl FnMut(Notice) + Send + use<> {
+    pub(crate) fn ear(&self) -> impl FnMut(Notice) + Send + use<> {
         let (readiness, log, metrics) = (
             self.readiness.clone(),
             self.log.clone(),
@@ -313,8 +312,24 @@ impl Sidecar {
     }
 }
 
+/// How the pod is known to a server of the control plane.
+pub(crate) fn membership(settings: &Settings, upstream: &Upstream) -> Result<Membership, RunError> {
+    let control_plane =
+        dial::control_plane(upstream, &settings.token).map_err(|source| RunError::Upstream {
+            host: upstream.server.host.clone(),
+            source,
+        })?;
+    Ok(Membership {
+        control_plane,
+        id: settings.id.clone(),
+        domains: settings.domains.clone(),
+        life: settings.certificate_life,
+        node: settings.node.id.clone(),
+    })
+}
+
 /// Any number between 0 and 1 will do: pods that start together must not renew together.
-fn jitter() -> f64 {
+pub(crate) fn jitter() -> f64 {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     let nanos = now.map_or(0, |now| now.subsec_nanos()) ^ std::process::id().rotate_left(16);
     f64::from(nanos % 1000) / 1000.0

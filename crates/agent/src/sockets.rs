@@ -26,6 +26,19 @@ impl ListenError {
 
 /// Listens on a port for IPv4 and IPv6. A pod without one of the families does without it.
 pub(crate) fn everywhere(port: u16) -> Result<Vec<TcpListener>, ListenError> {
+    on_all(port, TcpOptions::default())
+}
+
+/// The same, on a port that another process of the same user may listen on as well.
+pub(crate) fn shared(port: u16) -> Result<Vec<TcpListener>, ListenError> {
+    let options = TcpOptions {
+        reuse_port: true,
+        ..TcpOptions::default()
+    };
+    on_all(port, options)
+}
+
+fn on_all(port: u16, options: TcpOptions) -> Result<Vec<TcpListener>, ListenError> {
     let addresses = [
         SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)),
         SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)),
@@ -33,7 +46,7 @@ pub(crate) fn everywhere(port: u16) -> Result<Vec<TcpListener>, ListenError> {
     let mut listeners = Vec::new();
     let mut absent = None;
     for address in addresses {
-        match listen(address) {
+        match listen(address, options) {
             Ok(listener) => listeners.push(listener),
             Err(source) if is_absent(&source) => absent = Some(ListenError { address, source }),
             Err(source) => return Err(ListenError { address, source }),
@@ -45,8 +58,8 @@ pub(crate) fn everywhere(port: u16) -> Result<Vec<TcpListener>, ListenError> {
     }
 }
 
-fn listen(address: SocketAddr) -> io::Result<TcpListener> {
-    let listener = TcpOptions::default().listen(address)?;
+fn listen(address: SocketAddr, options: TcpOptions) -> io::Result<TcpListener> {
+    let listener = options.listen(address)?;
     listener.set_nonblocking(true)?;
     TcpListener::from_std(listener)
 }

@@ -51,6 +51,17 @@ pub enum Application {
     Unknown,
 }
 
+impl Application {
+    /// What is known now. `hooked`: the drain hook ran.
+    pub(crate) fn now(hooked: bool, ours: &[u16]) -> Self {
+        match (hooked, application::listens(ours)) {
+            (true, _) => Self::Gone,
+            (false, true) => Self::Listens,
+            (false, false) => Self::Unknown,
+        }
+    }
+}
+
 /// Between when and when to go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Plan {
@@ -167,12 +178,7 @@ pub(crate) async fn conduct(ctx: &Context, switch: &StopSwitch, knobs: &Knobs, o
         ctx.drain().advance(Phase::Draining);
         switch.reached(Asked::Stop).await;
     }
-    let application = match (hooked, application::listens(ours)) {
-        (true, _) => Application::Gone,
-        (false, true) => Application::Listens,
-        (false, false) => Application::Unknown,
-    };
-    let plan = plan(knobs, application);
+    let plan = plan(knobs, Application::now(hooked, ours));
     let started = Instant::now();
     tokio::select! {
         () = until_unneeded(ctx, &plan, ours) => {}
@@ -183,7 +189,7 @@ pub(crate) async fn conduct(ctx: &Context, switch: &StopSwitch, knobs: &Knobs, o
 }
 
 /// Ready when the application no longer listens, or after `patience`.
-async fn until_deaf(ours: &[u16], patience: Duration) {
+pub(crate) async fn until_deaf(ours: &[u16], patience: Duration) {
     let end = Instant::now() + patience;
     while application::listens(ours) && Instant::now() < end {
         tokio::time::sleep(LOOK).await;

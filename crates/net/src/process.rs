@@ -3,7 +3,12 @@
 use crate::sys;
 use std::io;
 use std::os::unix::process::ExitStatusExt as _;
-use std::process::ExitStatus;
+use std::process::{Command, ExitStatus};
+
+/// Asks a process to end.
+pub const TERMINATE: i32 = libc::SIGTERM;
+/// Ends it.
+pub const KILL: i32 = libc::SIGKILL;
 
 /// A process that ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,4 +41,11 @@ pub fn adopt_orphans() -> io::Result<()> {
 /// Sends a signal to one process. `pid` is one of our children that was not reaped yet.
 pub fn signal(pid: u32, number: i32) -> io::Result<()> {
     sys::kill(pid, number)
+}
+
+/// Ends the command's process at once when the thread that starts it ends, even by `SIGKILL`.
+///
+/// So it must be started by a thread that lives as long as the process is wanted.
+pub fn end_with_parent(command: &mut Command) {
+    sys::end_with_parent(command, KILL);
 }

@@ -238,6 +238,24 @@ pub(crate) fn kill(pid: u32, signal: libc::c_int) -> io::Result<()> {
     check(unsafe { libc::kill(pid, signal) }).map(drop)
 }
 
+/// Ends the child with a signal when the thread that starts it ends, however it ends.
+pub(crate) fn end_with_parent(command: &mut std::process::Command, signal: libc::c_int) {
+    use std::os::unix::process::CommandExt;
+    let parent = libc::pid_t::try_from(std::process::id()).unwrap_or_default();
+    let before_exec = move || {
+        // SAFETY: no memory is passed.
+        check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, signal) })?;
+        // SAFETY: it has no arguments and cannot fail. A parent that ended in between sends no signal any more.
+        if unsafe { libc::getppid() } == parent {
+            Ok(())
+        } else {
+            Err(io::Error::from_raw_os_error(libc::ESRCH))
+        }
+    };
+    // SAFETY: between fork and exec only system calls are made, and nothing is allocated.
+    unsafe { command.pre_exec(before_exec) };
+}
+
 fn length_of<T>() -> libc::socklen_t {
     libc::socklen_t::try_from(size_of::<T>()).unwrap_or(libc::socklen_t::MAX)
 }

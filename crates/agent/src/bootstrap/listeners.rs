@@ -45,10 +45,11 @@ fn chain(name: &str, prefix: &str, cluster: &str, mut filters: Vec<Value>) -> Va
         "name": "envoy.filters.http.router",
         "typed_config": {"@type": "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router"},
     }));
+    // Without Envoy's usual limit of 15 s: whoever waits for readiness may wait longer, and says how long.
     let host = json!({
         "name": "backend",
         "domains": ["*"],
-        "routes": [{"match": {"prefix": prefix}, "route": {"cluster": cluster}}],
+        "routes": [{"match": {"prefix": prefix}, "route": {"cluster": cluster, "timeout": "0s"}}],
     });
     json!({"filters": [{
         "name": "envoy.filters.network.http_connection_manager",

@@ -96,9 +96,8 @@ fn patterns(description: &Description) -> Vec<Value> {
     let prefixes = wanted("inclusionPrefixes", MORE_PREFIXES);
     found.extend(prefixes.iter().map(|text| json!({"prefix": text})));
     found.extend(SUFFIXES.iter().map(|text| json!({"suffix": text})));
-    if description.exit_on_zero_active_connections {
-        found.push(json!({"suffix": "downstream_cx_active"}));
-    }
+    // differs from istio: there only with EXIT_ON_ZERO_ACTIVE_CONNECTIONS; here the stop always looks at it.
+    found.push(json!({"suffix": "downstream_cx_active"}));
     let suffixes = wanted("inclusionSuffixes", MORE_SUFFIXES);
     found.extend(suffixes.iter().map(|text| json!({"suffix": text})));
     let expressions = wanted("inclusionRegexps", MORE_PATTERNS);

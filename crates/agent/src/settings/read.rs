@@ -35,6 +35,8 @@ pub struct Inputs {
     pub interfaces: Vec<IpAddr>,
     /// CPUs the process may use.
     pub cpus: usize,
+    /// Whether the file that `--binaryPath` names is there.
+    pub binary: bool,
     /// Files and whole directories of certificates that exist, of those whose presence decides something.
     pub present: BTreeSet<&'static str>,
 }
@@ -56,6 +58,9 @@ impl Inputs {
             annotations: optional(ANNOTATIONS)?,
             interfaces,
             present: present(),
+            binary: flags
+                .get("binaryPath")
+                .is_some_and(|path| Path::new(path).is_file()),
             cpus: std::thread::available_parallelism().map_or(1, usize::from),
             flags,
             env,
@@ -106,10 +111,10 @@ fn interfaces() -> std::io::Result<Vec<IpAddr>> {
 
 /// The environment, read by name. Empty means not set.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Environment<'a>(pub(super) &'a BTreeMap<String, String>);
+pub(crate) struct Environment<'a>(pub(crate) &'a BTreeMap<String, String>);
 
 impl<'a> Environment<'a> {
-    pub(super) fn text(self, name: &str) -> Option<&'a str> {
+    pub(crate) fn text(self, name: &str) -> Option<&'a str> {
         self.0
             .get(name)
             .map(String::as_str)
@@ -120,11 +125,11 @@ impl<'a> Environment<'a> {
         self.text(name).ok_or(SettingsError::Missing(name))
     }
 
-    pub(super) fn duration(self, name: &str, default: Duration) -> Result<Duration, SettingsError> {
+    pub(crate) fn duration(self, name: &str, default: Duration) -> Result<Duration, SettingsError> {
         self.text(name).map_or(Ok(default), |text| duration(name, text))
     }
 
-    pub(super) fn seconds(self, name: &str) -> Result<Option<Duration>, SettingsError> {
+    pub(crate) fn seconds(self, name: &str) -> Result<Option<Duration>, SettingsError> {
         let Some(text) = self.text(name) else {
             return Ok(None);
         };
@@ -138,8 +143,14 @@ impl<'a> Environment<'a> {
 
     /// As Go reads them; not set is off.
     pub(super) fn flag(self, name: &str) -> Result<bool, SettingsError> {
+        self.switch(name, false)
+    }
+
+    /// The same, with another default.
+    pub(crate) fn switch(self, name: &str, default: bool) -> Result<bool, SettingsError> {
         match self.text(name) {
-            None | Some("0" | "f" | "F" | "false" | "False" | "FALSE") => Ok(false),
+            None => Ok(default),
+            Some("0" | "f" | "F" | "false" | "False" | "FALSE") => Ok(false),
             Some("1" | "t" | "T" | "true" | "True" | "TRUE") => Ok(true),
             Some(text) => Err(SettingsError::Value {
                 name: name.to_owned(),
@@ -149,7 +160,7 @@ impl<'a> Environment<'a> {
         }
     }
 
-    pub(super) fn port(self, name: &str, default: u16) -> Result<u16, SettingsError> {
+    pub(crate) fn port(self, name: &str, default: u16) -> Result<u16, SettingsError> {
         let Some(text) = self.text(name) else {
             return Ok(default);
         };

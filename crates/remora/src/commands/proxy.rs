@@ -1,6 +1,7 @@
 //! `remora proxy sidecar`: the first process of a sidecar, with the command line of Istio's `pilot-agent`.
 //!
-//! Exit codes: 0 after a stop that was asked for, 255 when the sidecar cannot start.
+//! Exit codes: 0 after a stop that was asked for, 255 when the sidecar cannot start, Envoy's own (or 128 and the signal)
+//! when it ended by itself.
 
 use crate::{out, settings};
 use remora_agent::{Inputs, Level, Log, RunError, Settings, SettingsError};
@@ -16,6 +17,10 @@ from the moment it is asked to stop.
 Settings come from Istio's flags, environment (PROXY_CONFIG, POD_NAME, POD_NAMESPACE, SERVICE_ACCOUNT, INSTANCE_IP,
 TRUST_DOMAIN, CA_ADDR, ISTIO_META_*, …) and files below the working directory. Flags that are not known are accepted
 with a warning, so that templates of other versions start.
+
+`--proxy envoy`, or `--binaryPath` with a file that is there, runs that Envoy instead of the built-in proxy: the agent
+makes its bootstrap, carries its discovery and hands it certificates. When Envoy ends by itself its exit code, or 128 and
+the signal, is the agent's.
 
 The agent's port 15020 answers for the application's probes (ISTIO_KUBE_APP_PROBERS), for all metrics
 (/stats/prometheus) and, from inside the pod, POST /drain and POST /quitquitquit.
@@ -60,7 +65,7 @@ fn start(words: &[OsString]) -> ExitCode {
         .map(|word| word.to_string_lossy().into_owned())
         .collect();
     match act(&words) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => ExitCode::from(code),
         Err(error) => {
             out::error(&error);
             let hint = error
@@ -75,7 +80,7 @@ fn start(words: &[OsString]) -> ExitCode {
     }
 }
 
-fn act(words: &[String]) -> anyhow::Result<()> {
+fn act(words: &[String]) -> anyhow::Result<u8> {
     let inputs = Inputs::read(words, settings::all().into_iter().collect())?;
     let (settings, warnings) = Settings::resolve(&inputs)?;
     for warning in warnings {
@@ -87,5 +92,9 @@ fn act(words: &[String]) -> anyhow::Result<()> {
         // A reader that went away takes the lines with it, not the pod.
         Level::Access => drop(out::stdout(format!("{text}\n").as_bytes())),
     });
-    Ok(remora_agent::run(&settings, &log)?)
+    if let Some(envoy) = &settings.envoy {
+        return Ok(remora_agent::envoy::run(&settings, envoy, &log)?);
+    }
+    remora_agent::run(&settings, &log)?;
+    Ok(0)
 }

@@ -1,0 +1,343 @@
+//! The life of a sidecar with an Envoy.
+//!
+//! 1. Sockets are opened: the status port, readiness, secrets, discovery. Readiness answers from here on.
+//! 2. Envoy is started at once; certificate and configuration come to it through the agent while it starts.
+//! 3. When Envoy has taken its first clusters and listeners and serves, the sidecar is ready. Envoy then has the
+//!    readiness port for itself, so that a probe that passes has passed through Envoy.
+//! 4. When the stop is asked for, readiness fails at once, Envoy drains by the plan of [`crate::stop`], is asked to end,
+//!    and ended if it does not. A second signal ends the drain.
+//!
+//! Promises: Envoy's end is the agent's end, with Envoy's code; the agent's end is Envoy's, even by `SIGKILL`.
+// differs from istio: readiness is an event (what Envoy answered), not a poll of statistics; the readiness port answers
+// while Envoy starts; a crash of Envoy is not exit code 0; Envoy is asked to end before it is killed.
+
+mod admin;
+mod conduct;
+mod launch;
+mod process;
+mod settings;
+mod sockets;
+mod watch;
+
+pub use launch::Launch;
+pub use settings::EnvoySettings;
+pub(crate) use settings::resolve;
+
+use crate::bootstrap::{self, BootstrapError};
+use crate::children::Children;
+use crate::log::{Log, chain};
+use crate::metrics::AgentMetrics;
+use crate::readiness::{Readiness, Stage};
+use crate::settings::Settings;
+use crate::sidecar::{RunError, Sidecar, listen_for_signals, membership};
+use crate::sockets as ports;
+use crate::status::Desk;
+use crate::stop::{Asked, StopSwitch};
+use crate::{http, status};
+use admin::Admin;
+use process::{Envoy, exit_code, validate};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+/// How long Envoy may take to end once it is asked to.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// An Envoy cannot be run.
+#[derive(Debug, thiserror::Error)]
+pub enum EnvoyError {
+    /// A unix socket.
+    #[error("listen on {}", path.display())]
+    Socket {
+        /// Where.
+        path: PathBuf,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+    /// No bootstrap.
+    #[error("make Envoy's configuration")]
+    Bootstrap(#[from] BootstrapError),
+    /// It cannot be written.
+    #[error("write Envoy's configuration to {}", path.display())]
+    Write {
+        /// Where.
+        path: PathBuf,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+    /// The program cannot be started.
+    #[error("start {}", binary.display())]
+    Start {
+        /// Which.
+        binary: PathBuf,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+    /// It cannot be stopped.
+    #[error("stop Envoy")]
+    Stop(#[source] io::Error),
+    /// A header that cannot be sent.
+    #[error("send {name} as a header")]
+    Header {
+        /// Its name.
+        name: String,
+    },
+}
+
+impl EnvoyError {
+    /// What a person can do about it.
+    pub fn hint(&self) -> Option<&'static str> {
+        match self {
+            Self::Start { source, .. } if source.kind() == io::ErrorKind::NotFound => {
+                Some("the image holds no Envoy there: name it with --binaryPath, or leave out --proxy envoy")
+            }
+            Self::Bootstrap(error) => Some(error.hint()),
+            Self::Header { .. } => Some("variables called XDS_HEADER_* hold printable characters only"),
+            _ => None,
+        }
+    }
+}
+
+/// Why an Envoy is not to run on.
+enum Over {
+    /// It ended by itself.
+    Ended(u8),
+    /// It is no longer wanted.
+    Stop,
+    /// Its configuration changed.
+    Restart,
+}
+
+/// Runs until Envoy ends or is asked to. Gives the exit code: 0 after a stop that was asked for, or Envoy's.
+pub fn run(settings: &Settings, envoy: &EnvoySettings, log: &Log) -> Result<u8, RunError> {
+    // Little is to be done here, and Envoy has the threads.
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    let runtime = builder.enable_all().build().map_err(RunError::Runtime)?;
+    let result = runtime.block_on(live(settings, envoy, log));
+    // What still runs (a name being looked up) must not keep the pod.
+    runtime.shutdown_background();
+    result
+}
+
+async fn live(settings: &Settings, envoy: &EnvoySettings, log: &Log) -> Result<u8, RunError> {
+    let started = Instant::now();
+    // Before anything else, so that a signal during the start is not lost.
+    let switch = StopSwitch::default();
+    listen_for_signals(&switch).map_err(RunError::Signals)?;
+    let children = Children::adopt().map_err(RunError::Signals)?;
+    let sidecar = Sidecar::new(Readiness::default(), log.clone());
+    let early = answer(settings, &sidecar.desk(settings, &switch))?;
+    let discovery = membership(settings, &settings.discovery)?;
+    sockets::discovery(discovery.control_plane, envoy, &sidecar, log)?;
+    if let Some(secrets) = sockets::secrets(envoy, &sidecar.readiness, log).await? {
+        let certificates = sidecar.certificates(settings)?;
+        sockets::certify(
+            certificates,
+            secrets,
+            &sidecar,
+            settings.output.clone(),
+            log.clone(),
+        );
+    }
+    sidecar.readiness.reach(Stage::Sockets);
+    let config = Config::write(envoy)?;
+    let admin = Admin(envoy.description.admin_address());
+    let ready = BecomeReady {
+        admin,
+        custom: envoy.custom_config.is_some(),
+        readiness: sidecar.readiness.clone(),
+        metrics: Arc::clone(&sidecar.metrics),
+        early,
+        started,
+        log: log.clone(),
+    };
+    tokio::spawn(ready.run());
+    let readiness = sidecar.readiness.clone();
+    let running = supervise(settings, envoy, &children, &config, &switch, &readiness, log);
+    tokio::select! {
+        code = running => code,
+        () = sidecar.say_when_stopping(&switch) => Ok(0),
+    }
+}
+
+/// Starts Envoy, again when its configuration changes, until it is over.
+async fn supervise(
+    settings: &Settings,
+    envoy: &EnvoySettings,
+    children: &Children,
+    config: &Config,
+    switch: &StopSwitch,
+    readiness: &Readiness,
+    log: &Log,
+) -> Result<u8, RunError> {
+    let admin = Admin(envoy.description.admin_address());
+    let ports = settings.ports.all();
+    let trouble = |error: &admin::AdminError| log.warning(format_args!("drain: {}", chain(error)));
+    loop {
+        let started = Envoy::start(children, &envoy.launch, config.path());
+        let mut running = started.map_err(|source| EnvoyError::Start {
+            binary: envoy.launch.binary.clone(),
+            source,
+        })?;
+        let stop = async {
+            // One that does not serve yet has nothing to drain.
+            tokio::select! {
+                () = readiness.reached(Stage::Proxy) => {}
+                () = switch.reached(Asked::Stop) => return,
+            }
+            conduct::conduct(admin, switch, &settings.stop, &ports, trouble).await;
+        };
+        let over = tokio::select! {
+            status = running.ended() => Over::Ended(exit_code(status)),
+            () = stop => Over::Stop,
+            () = changed(children, envoy, config.path(), log) => Over::Restart,
+        };
+        if let Over::Ended(code) = over {
+            let why = why(code);
+            log.warning(format_args!("Envoy ended by itself, with exit code {code}{why}"));
+            return Ok(code);
+        }
+        if matches!(over, Over::Restart) {
+            log.note("Envoy's configuration changed: it is started again");
+            let patience = settings.stop.termination_drain.unwrap_or(PATIENCE);
+            tokio::select! {
+                () = conduct::let_finish(admin, patience, trouble) => {}
+                () = switch.reached(Asked::Stop) => {}
+            }
+        }
+        running.stop(PATIENCE).await.map_err(EnvoyError::Stop)?;
+        if matches!(over, Over::Stop) {
+            log.note("stopped");
+            return Ok(0);
+        }
+    }
+}
+
+fn why(code: u8) -> &'static str {
+    match code {
+        137 => " (killed; most often because the container's memory was used up)",
+        139 => " (a crash: segmentation fault)",
+        134 => " (a crash: it gave up by itself)",
+        _ => "",
+    }
+}
+
+/// Answers on the agent's port, and on the readiness port until Envoy does.
+fn answer(settings: &Settings, desk: &Arc<Desk>) -> Result<JoinHandle<()>, RunError> {
+    if settings.ports.agent != 0 {
+        let shared = Arc::clone(desk);
+        let listeners = ports::everywhere(settings.ports.agent)?;
+        tokio::spawn(http::serve(listeners, move |request, peer| {
+            status::agent_port(request, peer, Arc::clone(&shared))
+        }));
+    }
+    let shared = Arc::clone(desk);
+    let listeners = ports::shared(settings.ports.readiness)?;
+    Ok(tokio::spawn(http::serve(listeners, move |request, _| {
+        status::readiness_port(request, Arc::clone(&shared))
+    })))
+}
+
+/// Waits until Envoy serves. From then on it answers for readiness itself.
+struct BecomeReady {
+    admin: Admin,
+    /// A configuration of the user's may know nothing of ours; then Envoy's own word must do.
+    custom: bool,
+    readiness: Readiness,
+    metrics: Arc<AgentMetrics>,
+    early: JoinHandle<()>,
+    started: Instant,
+    log: Log,
+}
+
+impl BecomeReady {
+    async fn run(self) {
+        if !self.custom {
+            self.readiness.reached(Stage::Configuration).await;
+        }
+        let mut wait = Duration::from_millis(2);
+        while !self.admin.is_live().await {
+            tokio::time::sleep(wait).await;
+            wait = (wait * 2).min(Duration::from_millis(100));
+        }
+        self.readiness.reach(Stage::Configuration);
+        self.metrics.ready_after(self.started.elapsed());
+        self.readiness.reach(Stage::Proxy);
+        self.log.note(format_args!(
+            "ready after {} ms",
+            self.started.elapsed().as_millis()
+        ));
+        if !self.custom {
+            self.early.abort();
+        }
+    }
+}
+
+/// Ready when files that belong to the configuration were changed and Envoy would take them.
+async fn changed(children: &Children, envoy: &EnvoySettings, config: &Path, log: &Log) {
+    let files: Vec<PathBuf> = [&envoy.custom_config, &envoy.launch.override_file]
+        .into_iter()
+        .flatten()
+        .cloned()
+        .collect();
+    let mut files = watch::Files::new(files);
+    loop {
+        files.changed().await;
+        match validate(children, &envoy.launch, config).await {
+            Ok(true) => return,
+            Ok(false) => {
+                log.warning("the changed configuration is refused by Envoy: it goes on with the old one");
+            }
+            Err(error) => log.warning(format_args!(
+                "the changed configuration cannot be checked: {error}"
+            )),
+        }
+    }
+}
+
+/// The file Envoy reads at its start.
+enum Config {
+    /// Ours; goes with the value.
+    Made(PathBuf),
+    /// The user's.
+    Given(PathBuf),
+}
+
+impl Config {
+    fn write(envoy: &EnvoySettings) -> Result<Self, EnvoyError> {
+        if let Some(path) = &envoy.custom_config {
+            return Ok(Self::Given(path.clone()));
+        }
+        let bootstrap = bootstrap::render(&envoy.description)?;
+        let path = envoy.config_path.join("envoy-rev.json");
+        let write = || {
+            std::fs::create_dir_all(&envoy.config_path)?;
+            std::fs::write(&path, format!("{bootstrap:#}\n"))
+        };
+        match write() {
+            Ok(()) => Ok(Self::Made(path)),
+            Err(source) => Err(EnvoyError::Write { path, source }),
+        }
+    }
+
+    fn path(&self) -> &Path {
+        match self {
+            Self::Made(path) | Self::Given(path) => path,
+        }
+    }
+}
+
+impl Drop for Config {
+    fn drop(&mut self) {
+        if let Self::Made(path) = self {
+            // Whoever looks for it later finds nothing old; if it stays, the next start writes it anew.
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}

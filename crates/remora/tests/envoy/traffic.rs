@@ -1,0 +1,111 @@
+//! What is open stays open while everything around it changes.
+
+use super::scene::{Scene, here};
+use crate::process::PATIENCE;
+use std::time::{Duration, Instant};
+
+/// Renewed every second: half of a life of two seconds after the two minutes it is back-dated by.
+const SHORT_LIFE: &str = "122s";
+
+#[test]
+fn certificates_are_exchanged_under_an_open_connection() {
+    if !here() {
+        return;
+    }
+    let scene = Scene::new();
+    scene.application();
+    let plane = scene.plane(&[8443]);
+    let mut env = Scene::env();
+    env.insert("SECRET_TTL".to_owned(), SHORT_LIFE.to_owned());
+    let mut sidecar = scene.sidecar(env);
+    scene.ready();
+    let client = scene.client();
+    let mut open = scene.call(&client, 8443).unwrap();
+    let mut seen = vec![open.certificate()];
+    let started = Instant::now();
+    // Three more certificates, with connections all the time.
+    while seen.len() < 4 {
+        assert!(
+            started.elapsed() < PATIENCE,
+            "no new certificates:\n{}",
+            sidecar.said()
+        );
+        let fresh = scene.call(&client, 8443).unwrap().certificate();
+        if !seen.contains(&fresh) {
+            seen.push(fresh);
+        }
+        open.ping().unwrap();
+    }
+    // The authority is away: the last one stays.
+    drop(plane);
+    sidecar.says("ask for a certificate");
+    scene.call(&client, 8443).unwrap();
+    open.ping().unwrap();
+    drop(open);
+    assert_eq!(sidecar.stop(), 0, "{}", sidecar.said());
+}
+
+#[test]
+fn a_control_plane_that_restarts_changes_only_what_changed() {
+    if !here() {
+        return;
+    }
+    let scene = Scene::new();
+    scene.application();
+    let plane = scene.plane(&[8443]);
+    let mut sidecar = scene.sidecar(Scene::env());
+    scene.ready();
+    let client = scene.client();
+    let mut open = scene.call(&client, 8443).unwrap();
+    drop(plane);
+    sidecar.says("discovery: ");
+    open.ping().unwrap();
+    scene.call(&client, 8443).unwrap();
+    assert_eq!(scene.ask(15021, "/healthz/ready").unwrap().0, 200);
+    // It comes back with one listener more; the first one is not touched.
+    let _plane = scene.plane(&[8443, 8444]);
+    let started = Instant::now();
+    while scene.call(&client, 8444).is_err() {
+        assert!(started.elapsed() < PATIENCE, "{}", sidecar.said());
+        std::thread::park_timeout(Duration::from_millis(10));
+    }
+    open.ping().unwrap();
+    drop(open);
+    assert_eq!(sidecar.stop(), 0, "{}", sidecar.said());
+}
+
+#[test]
+fn exit_on_zero_waits_for_the_last_connection_and_no_longer() {
+    if !here() {
+        return;
+    }
+    let scene = Scene::new();
+    scene.application();
+    let _plane = scene.plane(&[8443]);
+    let mut env = Scene::env();
+    for (name, value) in [
+        ("EXIT_ON_ZERO_ACTIVE_CONNECTIONS", "true"),
+        ("MINIMUM_DRAIN_DURATION", "100ms"),
+    ] {
+        env.insert(name.to_owned(), value.to_owned());
+    }
+    let mut sidecar = scene.sidecar(env);
+    scene.ready();
+    let mut open = scene.call(&scene.client(), 8443).unwrap();
+    sidecar.signal("TERM");
+    scene.readiness(|status, _| status == 503);
+    // It asks every second; after two of them it is still there.
+    let watched = Instant::now();
+    while watched.elapsed() < Duration::from_millis(2500) {
+        open.ping().unwrap();
+        std::thread::park_timeout(Duration::from_millis(50));
+    }
+    drop(open);
+    let closed = Instant::now();
+    assert_eq!(sidecar.end(), 0, "{}", sidecar.said());
+    assert!(
+        closed.elapsed() < Duration::from_secs(20),
+        "{:?}",
+        closed.elapsed()
+    );
+}
