@@ -2,13 +2,17 @@
 //! namespace of its own, and a control plane beside it.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on fails")]
 
-mod envoy {
-    mod life;
-    mod plane;
-    mod protos;
-    mod scene;
-    mod traffic;
-}
+#[path = "envoy/life.rs"]
+mod life;
+#[path = "envoy/plane.rs"]
+mod plane;
 #[path = "sidecar/process.rs"]
 #[allow(dead_code, reason = "shared with the tests of the built-in proxy")]
 mod process;
+#[path = "envoy/protos.rs"]
+mod protos;
+#[path = "envoy/scene.rs"]
+#[allow(dead_code, reason = "shared with a bench")]
+mod scene;
+#[path = "envoy/traffic.rs"]
+mod traffic;

@@ -1,7 +1,7 @@
 //! From the start to every kind of end.
 
-use super::scene::{Scene, exists, here, only_child, signal};
 use crate::process::PATIENCE;
+use crate::scene::{Scene, exists, here, only_child, signal};
 use std::time::{Duration, Instant};
 
 #[test]

@@ -1,6 +1,6 @@
 //! A control plane for Envoys: certificates, clusters and listeners, over TLS, for whoever shows the right token.
 
-use super::protos;
+use crate::protos;
 use prost::Message as _;
 use remora_mtls::{Authority, PrivateKey, SpiffeId, bootstrap_server};
 use remora_net::Namespace;
@@ -9,8 +9,10 @@ use remora_xds::proto::certificate::istio_certificate_service_server::{
     IstioCertificateService, IstioCertificateServiceServer,
 };
 use remora_xds::proto::certificate::{IstioCertificateRequest, IstioCertificateResponse};
+use remora_xds::proto::discovery::{DiscoveryRequest, DiscoveryResponse};
+use remora_xds::raw::{Protocol, Streams};
 use remora_xds::server::{Admission, Discovery, Snapshots};
-use remora_xds::types::{CLUSTER, LISTENER};
+use remora_xds::types::{ADDRESS, AUTHORIZATION, CLUSTER, LISTENER};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -38,6 +40,7 @@ impl Plane {
         namespace: &Namespace,
         at: SocketAddr,
         authority: &Arc<Authority>,
+        speaks: Protocol,
         ports: &Ports,
     ) -> Self {
         let (namespace, authority, snapshots) = (namespace.clone(), Arc::clone(authority), snapshots(ports));
@@ -56,7 +59,7 @@ impl Plane {
                 let listener = tokio::net::TcpListener::from_std(listener).unwrap();
                 ready.send(()).unwrap();
                 tokio::select! {
-                    () = serve(listener, authority, snapshots) => {}
+                    () = serve(listener, authority, speaks, snapshots) => {}
                     _ = stopped => {}
                 }
             });
@@ -78,7 +81,12 @@ impl Drop for Plane {
     }
 }
 
-async fn serve(listener: tokio::net::TcpListener, authority: Arc<Authority>, snapshots: Snapshots) {
+async fn serve(
+    listener: tokio::net::TcpListener,
+    authority: Arc<Authority>,
+    speaks: Protocol,
+    snapshots: Snapshots,
+) {
     let key = PrivateKey::generate().unwrap();
     let names = [NAME.to_owned()];
     let own = authority
@@ -96,14 +104,64 @@ async fn serve(listener: tokio::net::TcpListener, authority: Arc<Authority>, sna
             });
         }
     });
-    let (_keep, snapshots) = tokio::sync::watch::channel(Arc::new(snapshots));
-    let discovery = Discovery::new(snapshots, Arc::new(Guard), Arc::new(|_, _| ()));
-    tonic::transport::Server::builder()
-        .add_service(discovery.into_service())
-        .add_service(IstioCertificateServiceServer::new(Certificates(authority)))
-        .serve_with_incoming(ReceiverStream::new(connections))
-        .await
-        .unwrap();
+    let connections = ReceiverStream::new(connections);
+    let certificates = IstioCertificateServiceServer::new(Certificates(authority));
+    let server = tonic::transport::Server::builder().add_service(certificates);
+    match speaks {
+        Protocol::Delta => {
+            let (_keep, snapshots) = tokio::sync::watch::channel(Arc::new(snapshots));
+            let discovery = Discovery::new(snapshots, Arc::new(Guard), Arc::new(|_, _| ()));
+            server
+                .add_service(discovery.into_service())
+                .serve_with_incoming(connections)
+                .await
+                .unwrap();
+        }
+        Protocol::World => server
+            .add_service(world(snapshots))
+            .serve_with_incoming(connections)
+            .await
+            .unwrap(),
+    }
+}
+
+/// Everything of a type, whenever it is asked for anew.
+fn world(snapshots: Snapshots) -> Streams {
+    let snapshots = Arc::new(snapshots);
+    Streams::new(Arc::new(move |protocol, request| {
+        assert_eq!(protocol, Protocol::World, "Envoy was told to speak this one");
+        let (say, responses) = mpsc::channel(4);
+        let snapshots = Arc::clone(&snapshots);
+        tokio::spawn(async move {
+            let mut requests = request.into_inner();
+            let mut nonces = 0;
+            while let Ok(Some(message)) = requests.message().await {
+                let request = DiscoveryRequest::decode(message).unwrap();
+                let Some(now) = snapshots.get(request.type_url.as_str()) else {
+                    continue;
+                };
+                // With a nonce it is an answer, and nothing changes here.
+                if !request.response_nonce.is_empty() {
+                    continue;
+                }
+                nonces += 1;
+                let resources = now.resources().values().map(|resource| prost_types::Any {
+                    type_url: request.type_url.clone(),
+                    value: resource.bytes.clone(),
+                });
+                let response = DiscoveryResponse {
+                    version_info: now.resources().len().to_string(),
+                    resources: resources.collect(),
+                    type_url: request.type_url.clone(),
+                    nonce: nonces.to_string(),
+                };
+                if say.send(Ok(response.encode_to_vec().into())).await.is_err() {
+                    return;
+                }
+            }
+        });
+        responses
+    }))
 }
 
 fn snapshots(ports: &Ports) -> Snapshots {
@@ -125,6 +183,9 @@ fn snapshots(ports: &Ports) -> Snapshots {
     BTreeMap::from([
         (CLUSTER, Snapshot::new(clusters.into_iter().collect())),
         (LISTENER, Snapshot::new(listeners.collect())),
+        // For the built-in proxy there is nothing to know.
+        (ADDRESS, Snapshot::default()),
+        (AUTHORIZATION, Snapshot::default()),
     ])
 }
 

@@ -1,9 +1,10 @@
 //! A pod (10.1.0.2) whose sidecar is an Envoy, and a control plane at the other end of its link (10.1.0.1).
 
-use super::plane::{NAME, Plane, Ports, TOKEN};
+use crate::plane::{NAME, Plane, Ports, TOKEN};
 use crate::process::{PATIENCE, Process, Start};
 use remora_mtls::{Authority, Chain, Credentials, Identity, PrivateKey, Roots, SpiffeId, TrustDomains, Wire};
 use remora_testkit::{Actor, Lab, has_programs};
+use remora_xds::raw::Protocol;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConnection, StreamOwned};
 use std::collections::BTreeMap;
@@ -70,9 +71,13 @@ impl Scene {
 
     /// The control plane, listening.
     pub(crate) fn plane(&self, ports: &[u16]) -> Plane {
+        self.plane_that_speaks(Protocol::Delta, ports)
+    }
+
+    pub(crate) fn plane_that_speaks(&self, protocol: Protocol, ports: &[u16]) -> Plane {
         let at = "10.1.0.1:15012".parse().unwrap();
         let ports: Ports = ports.to_vec();
-        Plane::start(&self.lab.peer, at, &self.authority, &ports)
+        Plane::start(&self.lab.peer, at, &self.authority, protocol, &ports)
     }
 
     /// The environment Istio's template gives.
@@ -94,15 +99,23 @@ impl Scene {
         .into()
     }
 
-    /// The sidecar, with Istio's own command line and where Envoy is.
-    pub(crate) fn sidecar(&self, env: BTreeMap<String, String>) -> Process {
-        let start = Start {
+    fn start(&self, env: BTreeMap<String, String>) -> Start<'_> {
+        Start {
             namespace: &self.lab.pod,
             uid: PROXY,
             directory: self.path(""),
             env,
-        };
-        start.remora(&[
+        }
+    }
+
+    /// A sidecar of the built-in proxy in the same pod.
+    pub(crate) fn built_in(&self, env: BTreeMap<String, String>) -> Process {
+        self.start(env).remora(&["proxy", "sidecar"])
+    }
+
+    /// The sidecar, with Istio's own command line and where Envoy is.
+    pub(crate) fn sidecar(&self, env: BTreeMap<String, String>) -> Process {
+        self.start(env).remora(&[
             "proxy",
             "sidecar",
             "--domain",
@@ -148,6 +161,29 @@ impl Scene {
         status
             .map(|status| (status, body.to_owned()))
             .ok_or_else(|| std::io::Error::other(answer.clone()))
+    }
+
+    /// When readiness said 200 for the first time, asked again and again.
+    pub(crate) fn first_200(&self) -> Instant {
+        Actor::new(&self.lab.pod, APP, APP).run(|| {
+            let to = SocketAddr::from(([127, 0, 0, 1], 15021));
+            let request = b"GET /healthz/ready HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+            let started = Instant::now();
+            loop {
+                let ask = || {
+                    let mut stream = TcpStream::connect(to)?;
+                    stream.write_all(request)?;
+                    let mut answer = [0; 12];
+                    stream.read_exact(&mut answer)?;
+                    Ok::<_, std::io::Error>(answer)
+                };
+                if ask().is_ok_and(|answer| answer.ends_with(b" 200")) {
+                    return Instant::now();
+                }
+                assert!(started.elapsed() < PATIENCE, "never ready");
+                std::thread::park_timeout(Duration::from_micros(200));
+            }
+        })
     }
 
     /// Waits for an answer of readiness.

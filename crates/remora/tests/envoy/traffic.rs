@@ -1,7 +1,8 @@
 //! What is open stays open while everything around it changes.
 
-use super::scene::{Scene, here};
 use crate::process::PATIENCE;
+use crate::scene::{Scene, here};
+use remora_xds::raw::Protocol;
 use std::time::{Duration, Instant};
 
 /// Renewed every second: half of a life of two seconds after the two minutes it is back-dated by.
@@ -47,31 +48,40 @@ fn certificates_are_exchanged_under_an_open_connection() {
 
 #[test]
 fn a_control_plane_that_restarts_changes_only_what_changed() {
-    if !here() {
-        return;
+    for (protocol, delta) in [(Protocol::Delta, "true"), (Protocol::World, "false")] {
+        if !here() {
+            return;
+        }
+        let scene = Scene::new();
+        scene.application();
+        let plane = scene.plane_that_speaks(protocol, &[8443]);
+        let mut env = Scene::env();
+        env.insert("ISTIO_DELTA_XDS".to_owned(), delta.to_owned());
+        let mut sidecar = scene.sidecar(env);
+        scene.ready();
+        let client = scene.client();
+        let mut open = scene.call(&client, 8443).unwrap();
+        drop(plane);
+        sidecar.says("discovery: ");
+        open.ping().unwrap();
+        scene.call(&client, 8443).unwrap();
+        assert_eq!(scene.ask(15021, "/healthz/ready").unwrap().0, 200);
+        // It comes back with one listener more; the first one is not touched.
+        let _plane = scene.plane_that_speaks(protocol, &[8443, 8444]);
+        let started = Instant::now();
+        while scene.call(&client, 8444).is_err() {
+            assert!(started.elapsed() < PATIENCE, "{}", sidecar.said());
+            std::thread::park_timeout(Duration::from_millis(10));
+        }
+        open.ping().unwrap();
+        drop(open);
+        let said = sidecar.said();
+        assert!(
+            !said.contains("gRPC config stream"),
+            "Envoy noticed nothing: {said}"
+        );
+        assert_eq!(sidecar.stop(), 0, "{}", sidecar.said());
     }
-    let scene = Scene::new();
-    scene.application();
-    let plane = scene.plane(&[8443]);
-    let mut sidecar = scene.sidecar(Scene::env());
-    scene.ready();
-    let client = scene.client();
-    let mut open = scene.call(&client, 8443).unwrap();
-    drop(plane);
-    sidecar.says("discovery: ");
-    open.ping().unwrap();
-    scene.call(&client, 8443).unwrap();
-    assert_eq!(scene.ask(15021, "/healthz/ready").unwrap().0, 200);
-    // It comes back with one listener more; the first one is not touched.
-    let _plane = scene.plane(&[8443, 8444]);
-    let started = Instant::now();
-    while scene.call(&client, 8444).is_err() {
-        assert!(started.elapsed() < PATIENCE, "{}", sidecar.said());
-        std::thread::park_timeout(Duration::from_millis(10));
-    }
-    open.ping().unwrap();
-    drop(open);
-    assert_eq!(sidecar.stop(), 0, "{}", sidecar.said());
 }
 
 #[test]
