@@ -206,3 +206,13 @@ pub(crate) fn in_user_namespace() -> bool {
     let words: Vec<&str> = map.split_whitespace().collect();
     !map.is_empty() && words != ["0", "0", "4294967295"]
 }
+
+/// The least `oom_score_adj` that a process of ours may have: lowering it takes a capability of the whole machine.
+pub(crate) fn least_oom_score() -> i32 {
+    const SYS_RESOURCE: u64 = 1 << 24;
+    if own_capabilities() & SYS_RESOURCE != 0 && !in_user_namespace() {
+        return -1000;
+    }
+    let own = std::fs::read_to_string("/proc/self/oom_score_adj").unwrap_or_default();
+    own.trim().parse().unwrap_or(0)
+}

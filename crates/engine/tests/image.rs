@@ -273,6 +273,48 @@ fn hostile_entries_stay_inside_or_are_refused() {
 }
 
 #[test]
+fn no_damage_to_an_archive_leads_out_or_panics() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image.tar");
+    let whole = layer(&[
+        Item::Directory("a", 0o755),
+        Item::File("a/one", &[1; 700], 0o644),
+        Item::Symlink("a/link", "../b"),
+        Item::Hardlink("two", "a/one"),
+        Item::File("a/.wh.three", b"", 0o644),
+        Item::Device("fifo", EntryType::Fifo, 0, 0),
+    ]);
+    let mut seed = 0x2545_f491_4f6c_dd1d_u64;
+    let mut random = |below: usize| {
+        seed ^= seed << 13;
+        seed ^= seed >> 7;
+        seed ^= seed << 17;
+        usize::try_from(seed % below as u64).unwrap()
+    };
+    for round in 0..300 {
+        let mut damaged = whole.clone();
+        for _ in 0..=random(6) {
+            let at = random(damaged.len());
+            damaged[at] = u8::try_from(random(256)).unwrap();
+        }
+        damaged.truncate(damaged.len() - if round % 3 == 0 { random(whole.len()) } else { 0 });
+        let store = Store::open(dir.path().join("store")).unwrap();
+        saved(&path, "example.com/test:1", &[damaged], &json!({}));
+        // Either is fine; what matters is where it ends.
+        let _ = import(&store, &path, None);
+        assert!(listing(&dir.path().join("store/tmp")).is_empty(), "round {round}");
+        std::fs::remove_dir_all(dir.path().join("store")).unwrap();
+        let mut left: Vec<_> = std::fs::read_dir(dir.path())
+            .unwrap()
+            .flatten()
+            .map(|e| e.file_name())
+            .collect();
+        left.sort();
+        assert_eq!(left, ["image.tar"], "round {round}");
+    }
+}
+
+#[test]
 fn layouts_as_directory_and_archive_compressed_and_not() {
     let dir = tempfile::tempdir().unwrap();
     let plain = vec![

@@ -312,3 +312,15 @@ async fn processes_of_the_machine_when_asked_for() {
     assert!(out.starts_with(&name), "{out}");
     assert_ne!(out.lines().nth(1), Some("1"));
 }
+
+/// Kubernetes asks for low scores; where lowering is not allowed, that is no reason not to start.
+#[tokio::test]
+async fn a_low_oom_score_is_taken_as_far_as_allowed() {
+    let bench = Bench::new().await;
+    let mut spec = bench.script("score", "cat /proc/self/oom_score_adj");
+    spec.process.oom_score_adj = Some(-900);
+    let score: i32 = run(&spec).await.trim().parse().unwrap();
+    let own = std::fs::read_to_string("/proc/self/oom_score_adj").unwrap();
+    let own: i32 = own.trim().parse().unwrap();
+    assert!(score == -900 || score == own, "{score}, ours is {own}");
+}

@@ -149,7 +149,7 @@ pub struct Process {
     pub no_new_privileges: bool,
     /// Limits of the process.
     pub rlimits: Vec<Rlimit>,
-    /// How willingly the kernel kills it when memory is short, -1000 to 1000. Lowering it takes privileges.
+    /// How willingly the kernel kills it when memory is short, -1000 to 1000. Not below our own unless we are privileged.
     pub oom_score_adj: Option<i32>,
 }
 

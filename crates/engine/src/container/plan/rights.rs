@@ -26,7 +26,7 @@ pub(super) fn plan(process: &Process, filters: Filters, steps: &mut Steps) {
     if let Some(score) = process.oom_score_adj {
         let op = Op::WriteFile {
             path: c"/proc/self/oom_score_adj".into(),
-            data: score.to_string().into_bytes(),
+            data: score.max(crate::sys::least_oom_score()).to_string().into_bytes(),
         };
         steps.push("set oom_score_adj", op);
     }

@@ -91,7 +91,7 @@ fn attributes<R: Read>(entry: &Entry<'_, R>) -> io::Result<Attributes> {
         uid: id(header.uid()?)?,
         gid: id(header.gid()?)?,
         mode: header.mode()? & 0o7777,
-        mtime: i64::try_from(header.mtime()?).unwrap_or_default(),
+        mtime: i64::try_from(header.mtime().unwrap_or_default()).unwrap_or_default(),
     })
 }
 
