@@ -80,7 +80,9 @@ fn measure(scene: &Scene, contender: &str, numbers: &mut Numbers) {
     std::thread::sleep(Duration::from_secs(1));
     numbers.agent.push(memory(sidecar.pid()));
     let envoys = children(sidecar.pid());
-    numbers.envoy.push(envoys.iter().copied().map(memory).sum());
+    // The sum of nothing is -0.
+    let total: f64 = envoys.iter().copied().map(memory).sum();
+    numbers.envoy.push(total.abs());
     end(&mut sidecar);
 }
 

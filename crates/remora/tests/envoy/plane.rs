@@ -96,6 +96,7 @@ async fn serve(
     let (ready, connections) = mpsc::channel(4);
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
+            stream.set_nodelay(true).unwrap();
             let (acceptor, ready) = (acceptor.clone(), ready.clone());
             tokio::spawn(async move {
                 if let Ok(stream) = acceptor.accept(stream).await {
