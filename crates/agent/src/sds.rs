@@ -18,7 +18,7 @@ mod secret;
 pub use secret::NameError;
 
 use remora_mtls::Pem;
-use remora_xds::delta::{self, Snapshot, Versioned};
+use remora_xds::delta::{self, Audience, Snapshot, Versioned};
 use remora_xds::proto::discovery::{
     DeltaDiscoveryRequest, DeltaDiscoveryResponse, DiscoveryRequest, DiscoveryResponse,
 };
@@ -309,6 +309,7 @@ impl Protocol for Delta {
                 version: held.version.clone(),
                 bytes: held.bytes.clone(),
                 aliases: Vec::new(),
+                audience: Audience::Everyone,
             };
             (name.clone(), Arc::new(versioned))
         };

@@ -25,6 +25,9 @@ pub struct Config {
     pub mesh: Vec<PathBuf>,
     /// The file of tokens.
     pub tokens: PathBuf,
+    /// Accounts, `NAMESPACE/ACCOUNT`, whose proxies serve many namespaces and are told everything.
+    #[serde(default)]
+    pub node_proxies: Option<Vec<String>>,
     /// Life of a certificate for which nothing else was asked.
     #[serde(default = "one_day", deserialize_with = "duration")]
     pub certificate_life: Duration,

@@ -9,7 +9,7 @@ pub use service::{Affinity, Distribution, InternalPolicy, Protocol, Service, Ser
 pub use workload::{Tunnel, Workload};
 
 use remora_xds::Message;
-use remora_xds::delta::{Snapshot, Versioned};
+use remora_xds::delta::{Audience, Snapshot, Versioned};
 use remora_xds::server::Snapshots;
 use remora_xds::types::{ADDRESS, AUTHORIZATION};
 use serde::Deserialize;
@@ -85,11 +85,28 @@ impl Document {
     }
 
     fn resource(&self, trust_domain: &str) -> Result<Arc<Versioned>, MeshError> {
+        let audience = self.audience();
         Ok(match self {
-            Self::Workload(workload) => versioned(&workload.encode(trust_domain)?, workload.aliases()),
-            Self::Service(service) => versioned(&service.encode(), service.aliases()),
-            Self::Policy(policy) => versioned(&policy.encode()?, Vec::new()),
+            Self::Workload(workload) => {
+                versioned(&workload.encode(trust_domain)?, workload.aliases(), audience)
+            }
+            Self::Service(service) => versioned(&service.encode(), service.aliases(), audience),
+            Self::Policy(policy) => versioned(&policy.encode()?, Vec::new(), audience),
         })
+    }
+
+    /// Which sidecars are told. Policies are needed where they are kept; who calls has to ask anyway.
+    fn audience(&self) -> Audience {
+        let (namespace, private) = match self {
+            Self::Workload(workload) => (&workload.namespace, workload.visibility == Visibility::Namespace),
+            Self::Service(service) => (&service.namespace, service.visibility == Visibility::Namespace),
+            Self::Policy(policy) => (&policy.namespace, policy.scope != Scope::Global),
+        };
+        if private {
+            Audience::Namespace(namespace.clone())
+        } else {
+            Audience::Everyone
+        }
     }
 }
 
@@ -160,7 +177,7 @@ pub(crate) fn amend(
 }
 
 /// The version is a fingerprint of the content: the same after a restart of the control plane.
-fn versioned(message: &impl Message, aliases: Vec<String>) -> Arc<Versioned> {
+fn versioned(message: &impl Message, aliases: Vec<String>, audience: Audience) -> Arc<Versioned> {
     let bytes = message.encode_to_vec();
     let mut hasher = DefaultHasher::new();
     bytes.hash(&mut hasher);
@@ -168,6 +185,7 @@ fn versioned(message: &impl Message, aliases: Vec<String>) -> Arc<Versioned> {
         version: format!("{:016x}", hasher.finish()),
         bytes,
         aliases,
+        audience,
     })
 }
 

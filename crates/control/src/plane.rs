@@ -6,7 +6,10 @@ use crate::files::{self, LoadError};
 use crate::mesh::{self, Document, MeshError};
 use crate::tls;
 use crate::token::{Authenticator, FileTokens, TokensError, caller};
-use remora_mtls::{Authority, AuthorityError, BootstrapError, KeyError, PrivateKey, bootstrap_server};
+use remora_mtls::{
+    Authority, AuthorityError, BootstrapError, KeyError, PrivateKey, SpiffeId, bootstrap_server,
+};
+use remora_xds::delta::View;
 use remora_xds::proto::certificate::istio_certificate_service_server::IstioCertificateServiceServer;
 use remora_xds::server::{Admission, Discovery, Snapshots};
 use rustls::ServerConfig;
@@ -54,6 +57,7 @@ pub struct Plane {
     authority: Arc<RwLock<Authority>>,
     authenticator: Arc<dyn Authenticator>,
     files: Option<Sources>,
+    node_proxies: Vec<String>,
     snapshots: watch::Sender<Arc<Snapshots>>,
     server_config: tls::Current,
     notice: Arc<dyn Fn(&Notice) + Send + Sync>,
@@ -152,6 +156,8 @@ impl Plane {
             authority: Arc::new(RwLock::new(authority)),
             authenticator,
             files: None,
+            // istio: the account that may speak for all workloads of its node unless others are named.
+            node_proxies: vec!["istio-system/ztunnel".to_owned()],
             snapshots: watch::channel(Arc::new(Snapshots::new())).0,
             server_config: Arc::new(RwLock::new(Arc::new(server_config))),
             notice: Arc::new(notice),
@@ -175,6 +181,9 @@ impl Plane {
         };
         let authenticator = Arc::clone(&tokens) as Arc<dyn Authenticator>;
         let mut plane = Self::new(authority, authenticator, settings, notice)?;
+        if let Some(accounts) = config.node_proxies {
+            plane.node_proxies(accounts);
+        }
         plane.files = Some(Sources {
             mesh: config.mesh,
             tokens,
@@ -182,6 +191,12 @@ impl Plane {
         });
         plane.publish(&documents)?;
         Ok(plane)
+    }
+
+    /// Accounts, `NAMESPACE/ACCOUNT`, whose proxies serve many namespaces and are told everything. Others are told
+    /// what is public, and what is private to their own namespace.
+    pub fn node_proxies(&mut self, accounts: Vec<String>) {
+        self.node_proxies = accounts;
     }
 
     /// Serves another mesh from now on. Proxies are sent what differs.
@@ -265,7 +280,10 @@ impl Plane {
         let notice = Arc::clone(&self.notice);
         Discovery::new(
             self.snapshots.subscribe(),
-            Arc::new(ByToken(Arc::clone(&self.authenticator))),
+            Arc::new(ByToken {
+                authenticator: Arc::clone(&self.authenticator),
+                node_proxies: self.node_proxies.clone(),
+            }),
             Arc::new(move |caller, why| {
                 notice(&Notice::Refused {
                     caller: caller.to_owned(),
@@ -324,12 +342,26 @@ impl Plane {
 }
 
 /// Lets in whoever shows a token.
-struct ByToken(Arc<dyn Authenticator>);
+struct ByToken {
+    authenticator: Arc<dyn Authenticator>,
+    node_proxies: Vec<String>,
+}
 
 #[tonic::async_trait]
 impl Admission for ByToken {
     async fn admit(&self, metadata: &MetadataMap) -> Result<String, Status> {
-        Ok(caller(&*self.0, metadata).await?.to_string())
+        Ok(caller(&*self.authenticator, metadata).await?.to_string())
+    }
+
+    /// By the token, whatever the caller says of itself.
+    fn view(&self, caller: &str) -> View {
+        let id = caller.parse::<SpiffeId>().ok();
+        let account = id.as_ref().and_then(SpiffeId::service_account);
+        let (namespace, account) = account.unwrap_or_default();
+        if self.node_proxies.contains(&format!("{namespace}/{account}")) {
+            return View::Everything;
+        }
+        View::Namespace(namespace.to_owned())
     }
 }
 

@@ -30,6 +30,8 @@ reload: 20ms
 
 const TOKENS: &str = "
 - {token: secret-web, namespace: shop, serviceAccount: web}
+- {token: secret-bank, namespace: bank, serviceAccount: till}
+- {token: secret-node, namespace: istio-system, serviceAccount: ztunnel}
 ";
 
 const WEB: &str = "
@@ -162,24 +164,7 @@ async fn changed_files_reach_a_proxy_and_mistakes_do_not() {
         "serving 1 workloads and services, 0 policies"
     );
     let client = scene.client("secret-web");
-    let mut state = Client::new(Node::default());
-    state.want(ADDRESS, Interest::Everything);
-    state.want(AUTHORIZATION, Interest::Everything);
-    let (applied, mut changes) = mpsc::unbounded_channel();
-    tokio::spawn(async move {
-        let (_, demands) = mpsc::channel(1);
-        let apply = move |received: &remora_xds::delta::Received| {
-            for change in &received.changes {
-                let name = match change {
-                    Change::Update { name, .. } => format!("+{name}"),
-                    Change::Remove { name } => format!("-{name}"),
-                };
-                let _ = applied.send(name);
-            }
-            Vec::new()
-        };
-        client.follow(state, apply, demands, |_| ()).await
-    });
+    let mut changes = follow(client);
     let mut next = async || {
         tokio::time::timeout(PATIENCE, changes.recv())
             .await
@@ -207,6 +192,109 @@ async fn changed_files_reach_a_proxy_and_mistakes_do_not() {
         "kind: Policy\nname: deny\nnamespace: shop\n",
     );
     assert_eq!(next().await, "+shop/deny");
+}
+
+/// What a proxy is told, as `+NAME` and `-NAME`.
+fn follow(client: ControlPlane) -> mpsc::UnboundedReceiver<String> {
+    let mut state = Client::new(Node::default());
+    state.want(ADDRESS, Interest::Everything);
+    state.want(AUTHORIZATION, Interest::Everything);
+    let (applied, changes) = mpsc::unbounded_channel();
+    tokio::spawn(async move {
+        let (_, demands) = mpsc::channel(1);
+        let apply = move |received: &remora_xds::delta::Received| {
+            for change in &received.changes {
+                let name = match change {
+                    Change::Update { name, .. } => format!("+{name}"),
+                    Change::Remove { name } => format!("-{name}"),
+                };
+                let _ = applied.send(name);
+            }
+            Vec::new()
+        };
+        client.follow(state, apply, demands, |_| ()).await
+    });
+    changes
+}
+
+#[tokio::test]
+async fn sidecars_are_told_what_is_public_and_what_is_their_own() {
+    let scene = scene().await;
+    let directory = scene.directory.path().to_owned();
+    let bank = "
+kind: Service
+name: vault
+namespace: bank
+addresses: [10.96.0.7]
+visibility: namespace
+---
+kind: Service
+name: desk
+namespace: bank
+addresses: [10.96.0.8]
+---
+kind: Workload
+name: vault-0
+namespace: bank
+addresses: [10.0.0.7]
+visibility: namespace
+---
+kind: Policy
+name: guards
+namespace: bank
+---
+kind: Policy
+name: mesh
+namespace: istio-system
+scope: global
+";
+    put(&directory, "mesh/bank.yaml", bank);
+    let [web, vault, desk, safe] = [
+        "+cluster//Pod/shop/web-0",
+        "+bank/vault.bank.svc.cluster.local",
+        "+bank/desk.bank.svc.cluster.local",
+        "+cluster//Pod/bank/vault-0",
+    ];
+    let [guards, mesh] = ["+bank/guards", "+istio-system/mesh"];
+    let mut told = Vec::new();
+    for (token, expected) in [
+        ("secret-web", vec![mesh, desk, web]),
+        ("secret-bank", vec![guards, mesh, desk, vault, safe, web]),
+        ("secret-node", vec![guards, mesh, desk, vault, safe, web]),
+    ] {
+        let mut changes = follow(scene.client(token));
+        let mut all = Vec::new();
+        for _ in 0..expected.len() {
+            all.push(
+                tokio::time::timeout(PATIENCE, changes.recv())
+                    .await
+                    .unwrap()
+                    .unwrap(),
+            );
+        }
+        all.sort();
+        let mut expected = expected;
+        expected.sort_unstable();
+        assert_eq!(all, expected, "{token}");
+        told.push(changes);
+    }
+    // What becomes private is taken away from the others, and given back.
+    put(
+        &directory,
+        "mesh/bank.yaml",
+        &bank.replace("[10.96.0.8]", "[10.96.0.8]\nvisibility: namespace"),
+    );
+    let mut next = async |who: usize| {
+        let changes: &mut mpsc::UnboundedReceiver<String> = &mut told[who];
+        tokio::time::timeout(PATIENCE, changes.recv())
+            .await
+            .unwrap()
+            .unwrap()
+    };
+    assert_eq!(next(0).await, "-bank/desk.bank.svc.cluster.local");
+    assert_eq!(next(1).await, desk);
+    put(&directory, "mesh/bank.yaml", bank);
+    assert_eq!(next(0).await, desk);
 }
 
 #[tokio::test]

@@ -8,7 +8,7 @@ mod server;
 mod simulation;
 
 pub use client::{Change, Client, Interest, Received};
-pub use server::{Server, Snapshot, Versioned};
+pub use server::{Audience, Server, Snapshot, Versioned, View};
 
 /// Stands for everything in a list of names.
 pub const WILDCARD: &str = "*";

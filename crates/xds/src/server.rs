@@ -3,7 +3,7 @@
 //! Snapshots come through a watch channel: a client that is slow skips the ones in between. One response per type is
 //! in flight to a client, so memory does not grow with its slowness.
 
-use crate::delta::{self, Snapshot};
+use crate::delta::{self, Snapshot, View};
 use crate::proto::discovery::aggregated_discovery_service_server::{
     AggregatedDiscoveryService, AggregatedDiscoveryServiceServer,
 };
@@ -27,6 +27,11 @@ pub type Snapshots = BTreeMap<&'static str, Snapshot>;
 pub trait Admission: Send + Sync {
     /// The caller's name, or why it may not.
     async fn admit(&self, metadata: &MetadataMap) -> Result<String, Status>;
+
+    /// What a caller that was admitted may have.
+    fn view(&self, _caller: &str) -> View {
+        View::Everything
+    }
 }
 
 /// Told about a caller and what it refused.
@@ -70,6 +75,7 @@ impl AggregatedDiscoveryService for Discovery {
         let caller = self.admission.admit(request.metadata()).await?;
         let (responses, outgoing) = mpsc::channel(2);
         let session = Session {
+            view: self.admission.view(&caller),
             caller,
             snapshots: self.snapshots.clone(),
             refusal: Arc::clone(&self.refusal),
@@ -82,6 +88,7 @@ impl AggregatedDiscoveryService for Discovery {
 
 struct Session {
     caller: String,
+    view: View,
     snapshots: watch::Receiver<Arc<Snapshots>>,
     refusal: Refusal,
     responses: mpsc::Sender<Result<DeltaDiscoveryResponse, Status>>,
@@ -90,7 +97,7 @@ struct Session {
 impl Session {
     /// Ends with the stream, with the client, or with the source of snapshots.
     async fn run(mut self, mut requests: Streaming<DeltaDiscoveryRequest>) {
-        let mut state = delta::Server::new();
+        let mut state = delta::Server::with_view(std::mem::take(&mut self.view));
         loop {
             tokio::select! {
                 request = requests.message() => match request {

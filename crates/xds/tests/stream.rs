@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use remora_xds::client::{Bytes, ControlPlane, Event};
-use remora_xds::delta::{Change, Client, Interest, Snapshot, Versioned};
+use remora_xds::delta::{Audience, Change, Client, Interest, Snapshot, Versioned};
 use remora_xds::proto::discovery::Node;
 use remora_xds::server::{Admission, Discovery, Snapshots};
 use remora_xds::types::ADDRESS;
@@ -25,6 +25,7 @@ fn snapshots(content: &[(&str, u8)]) -> Arc<Snapshots> {
             version: byte.to_string(),
             bytes: vec![*byte],
             aliases: Vec::new(),
+            audience: Audience::Everyone,
         };
         ((*name).to_owned(), Arc::new(resource))
     });

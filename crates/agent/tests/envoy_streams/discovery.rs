@@ -3,7 +3,7 @@
 use crate::{channel, soon};
 use remora_agent::xds_proxy::{Event, Health, Own, XdsProxy};
 use remora_xds::client::{Bytes, ControlPlane};
-use remora_xds::delta::{Snapshot, Versioned};
+use remora_xds::delta::{Audience, Snapshot, Versioned};
 use remora_xds::proto::discovery::aggregated_discovery_service_client::AggregatedDiscoveryServiceClient;
 use remora_xds::proto::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse, Node};
 use remora_xds::server::{Admission, Discovery, Snapshots};
@@ -81,6 +81,7 @@ fn snapshots(resources: &[(&'static str, &str, &str)]) -> Snapshots {
             version: (*version).to_owned(),
             bytes: version.as_bytes().to_vec(),
             aliases: Vec::new(),
+            audience: Audience::Everyone,
         };
         types
             .entry(url)

@@ -1,6 +1,6 @@
 //! Workloads.
 
-use super::{MeshError, alias, octets};
+use super::{MeshError, Visibility, alias, octets};
 use remora_xds::proto::workload::address::Type;
 use remora_xds::proto::workload::{
     Address, Locality, Port, PortList, TunnelProtocol, Workload as Message, WorkloadStatus, WorkloadType,
@@ -56,6 +56,9 @@ pub struct Workload {
     /// The cluster it runs in.
     #[serde(default)]
     pub cluster: String,
+    /// Who is told about it. Who is not told takes it for something outside the mesh.
+    #[serde(default)]
+    pub visibility: Visibility,
     /// What owns it, for telemetry.
     #[serde(default)]
     pub owner: Option<String>,
@@ -101,6 +104,7 @@ impl Workload {
             healthy: true,
             capacity: None,
             cluster: String::new(),
+            visibility: Visibility::Public,
             owner: None,
         }
     }

@@ -18,6 +18,37 @@ pub struct Versioned {
     pub bytes: Vec<u8>,
     /// Other names under which it can be asked for.
     pub aliases: Vec<String>,
+    /// Who may have it.
+    pub audience: Audience,
+}
+
+/// Who may have a resource.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Audience {
+    /// Everybody.
+    #[default]
+    Everyone,
+    /// Clients of a namespace.
+    Namespace(String),
+}
+
+/// What a client may have.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum View {
+    /// Everything.
+    #[default]
+    Everything,
+    /// What is for everybody, and for a namespace.
+    Namespace(String),
+}
+
+impl View {
+    fn shows(&self, resource: &Versioned) -> bool {
+        match (self, &resource.audience) {
+            (Self::Everything, _) | (_, Audience::Everyone) => true,
+            (Self::Namespace(own), Audience::Namespace(theirs)) => own == theirs,
+        }
+    }
 }
 
 /// All resources of a type at a moment, by name.
@@ -42,12 +73,20 @@ impl Snapshot {
         &self.resources
     }
 
-    /// The name of what is asked for by name or alias, if it exists.
-    fn resolve<'a>(&'a self, asked: &'a str) -> Option<&'a str> {
-        if self.resources.contains_key(asked) {
-            return Some(asked);
-        }
-        self.aliases.get(asked).map(String::as_str)
+    /// The name of what is asked for by name or alias, if it exists for the client.
+    fn resolve<'a>(&'a self, asked: &'a str, view: &View) -> Option<&'a str> {
+        let name = if self.resources.contains_key(asked) {
+            asked
+        } else {
+            self.aliases.get(asked)?
+        };
+        self.has(name, view).then_some(name)
+    }
+
+    fn has(&self, name: &str, view: &View) -> bool {
+        self.resources
+            .get(name)
+            .is_some_and(|resource| view.shows(resource))
     }
 }
 
@@ -72,12 +111,21 @@ type Visible = Option<BTreeSet<String>>;
 pub struct Server {
     types: BTreeMap<String, Type>,
     nonces: u64,
+    view: View,
 }
 
 impl Server {
     /// A stream on which nothing was said.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// A stream to a client that may not have everything. What it may not have does not exist for it.
+    pub fn with_view(view: View) -> Self {
+        Self {
+            view,
+            ..Self::default()
+        }
     }
 
     /// The client said something. Gives the text of a refusal, if it was one. Call [`next`](Self::next) afterwards.
@@ -130,9 +178,9 @@ impl Server {
             type_url: type_url.to_owned(),
             ..DeltaDiscoveryResponse::default()
         };
-        let visible = kind.visible(now);
-        response.removed_resources = kind.removals(now, visible.as_ref());
-        response.resources = kind.updates(type_url, now, visible.as_ref());
+        let visible = kind.visible(now, &self.view);
+        response.removed_resources = kind.removals(now, &self.view, visible.as_ref());
+        response.resources = kind.updates(type_url, now, &self.view, visible.as_ref());
         let empty = response.resources.is_empty() && response.removed_resources.is_empty();
         if empty && !kind.owed {
             return None;
@@ -146,23 +194,27 @@ impl Server {
 }
 
 impl Type {
-    fn visible(&self, now: &Snapshot) -> Visible {
+    fn visible(&self, now: &Snapshot, view: &View) -> Visible {
         if self.everything {
             return None;
         }
-        let names = self.names.iter().filter_map(|asked| now.resolve(asked));
+        let names = self.names.iter().filter_map(|asked| now.resolve(asked, view));
         Some(names.map(str::to_owned).collect())
     }
 
-    fn removals(&mut self, now: &Snapshot, visible: Option<&BTreeSet<String>>) -> Vec<String> {
+    fn removals(&mut self, now: &Snapshot, view: &View, visible: Option<&BTreeSet<String>>) -> Vec<String> {
         let here = |name: &str| match visible {
-            None => now.resources.contains_key(name),
+            None => now.has(name, view),
             Some(names) => names.contains(name),
         };
         let mut removed: BTreeSet<String> = self.sent.keys().filter(|name| !here(name)).cloned().collect();
         self.sent.retain(|name, _| here(name));
-        self.absent.retain(|asked| now.resolve(asked).is_none());
-        for asked in self.names.iter().filter(|asked| now.resolve(asked).is_none()) {
+        self.absent.retain(|asked| now.resolve(asked, view).is_none());
+        for asked in self
+            .names
+            .iter()
+            .filter(|asked| now.resolve(asked, view).is_none())
+        {
             if self.absent.insert(asked.clone()) {
                 removed.insert(asked.clone());
             }
@@ -174,12 +226,13 @@ impl Type {
         &mut self,
         type_url: &str,
         now: &Snapshot,
+        view: &View,
         visible: Option<&BTreeSet<String>>,
     ) -> Vec<Resource> {
         let mut updates = Vec::new();
         for (name, resource) in &now.resources {
             let wanted = visible.is_none_or(|names| names.contains(name));
-            if !wanted || self.sent.get(name) == Some(&resource.version) {
+            if !wanted || !view.shows(resource) || self.sent.get(name) == Some(&resource.version) {
                 continue;
             }
             self.sent.insert(name.clone(), resource.version.clone());

@@ -2,7 +2,7 @@
 //!
 //! Whatever happens, once things are quiet the client holds exactly what there is (of what it wants and accepts).
 
-use super::{Change, Client, Interest, Server, Snapshot, Versioned};
+use super::{Audience, Change, Client, Interest, Server, Snapshot, Versioned, View};
 use crate::proto::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse, Node};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -33,6 +33,19 @@ struct World {
     wanted: Option<BTreeSet<String>>,
     answered: usize,
     resources_sent: usize,
+}
+
+/// Content whose number is divisible by five is for another namespace.
+fn hidden(content: u64) -> bool {
+    content.is_multiple_of(5)
+}
+
+fn audience(content: u64) -> Audience {
+    match content % 10 {
+        5 | 0 => Audience::Namespace("c".to_owned()),
+        1 => Audience::Namespace("b".to_owned()),
+        _ => Audience::Everyone,
+    }
 }
 
 /// Content whose number is divisible by seven is refused by the client.
@@ -68,6 +81,7 @@ impl World {
                 version: content.to_string(),
                 bytes: content.to_be_bytes().to_vec(),
                 aliases: Vec::new(),
+                audience: audience(*content),
             })
         };
         Snapshot::new(self.truth.iter().map(|(n, c)| (n.clone(), resource(c))).collect())
@@ -75,7 +89,7 @@ impl World {
 
     fn connect(&mut self) {
         if self.server.is_none() {
-            self.server = Some(Server::new());
+            self.server = Some(Server::with_view(View::Namespace("b".to_owned())));
             let first = self.client.connected();
             assert!(
                 first[0].node.is_some(),
@@ -167,6 +181,13 @@ impl World {
 
     fn check(&self, seed: u64) {
         for (name, content) in &self.truth {
+            if hidden(*content) {
+                assert!(
+                    !self.applied.contains_key(name),
+                    "seed {seed}: {name} is not for it"
+                );
+                continue;
+            }
             let wanted = self.wanted.as_ref().is_none_or(|w| w.contains(name));
             match self.applied.get(name) {
                 Some(bytes) if wanted && !bad(*content) => {
@@ -218,7 +239,7 @@ fn on_demand_ends_in_agreement() {
 #[test]
 fn a_reconnect_brings_only_what_changed() {
     let mut world = World::new(1, Interest::Everything);
-    for n in 1..=5 {
+    for n in [1, 2, 3, 4, 6] {
         world.truth.insert(format!("r{n}"), n);
     }
     assert!(!world.client.in_sync());
@@ -272,6 +293,7 @@ fn an_alias_finds_the_resource() {
         version: "1".to_owned(),
         bytes: vec![1],
         aliases: vec!["net/10.0.0.1".to_owned()],
+        audience: Audience::Namespace("b".to_owned()),
     };
     let now = Snapshot::new(BTreeMap::from([("uid".to_owned(), Arc::new(resource))]));
     let mut server = Server::new();
@@ -283,6 +305,18 @@ fn an_alias_finds_the_resource() {
     let answer = server.next(URL, &now).unwrap();
     assert_eq!(answer.resources[0].name, "uid");
     assert_eq!(answer.resources[0].aliases, ["net/10.0.0.1"]);
+    let mut stranger = Server::with_view(View::Namespace("c".to_owned()));
+    stranger.receive(DeltaDiscoveryRequest {
+        type_url: URL.to_owned(),
+        resource_names_subscribe: vec!["net/10.0.0.1".to_owned()],
+        ..DeltaDiscoveryRequest::default()
+    });
+    let answer = stranger.next(URL, &now).unwrap();
+    assert!(
+        answer.resources.is_empty(),
+        "what it may not have does not exist for it"
+    );
+    assert_eq!(answer.removed_resources, ["net/10.0.0.1"]);
 }
 
 #[test]
