@@ -17,8 +17,10 @@ use std::time::Duration;
 pub struct Decision {
     /// On its way out, at the proxy of the one who opens it.
     pub outbound: Outbound,
-    /// At its arrival; nothing if it arrives at nobody of the mesh.
+    /// At its arrival; nothing if it arrives at nobody of the mesh, or if what is decided there is not known here.
     pub inbound: Option<Inbound>,
+    /// The arrival is in another namespace, whose policies this proxy may not have been told.
+    pub elsewhere: bool,
 }
 
 /// What would happen on the way out.
@@ -60,10 +62,18 @@ impl Decision {
     pub fn new(mesh: &Mesh, ask: &Ask) -> Self {
         let outbound = Outbound::new(mesh, ask);
         let hop = outbound.route.as_ref().ok();
-        let inbound = hop
-            .and_then(|hop| arrival(&outbound, hop))
-            .map(|arrival| admit::inbound(mesh, arrival));
-        Self { outbound, inbound }
+        let there = hop.and_then(|hop| hop.workload.as_ref());
+        let own = outbound.from.as_ref().map(|from| &from.namespace);
+        let elsewhere = there.is_some_and(|there| own != Some(&there.namespace));
+        // Proxies are told policies of their own namespace; of others, perhaps.
+        let untold = elsewhere && there.is_some_and(|there| mesh.missing_policy(there).is_some());
+        let arrival = hop.filter(|_| !untold).and_then(|hop| arrival(&outbound, hop));
+        let inbound = arrival.map(|arrival| admit::inbound(mesh, arrival));
+        Self {
+            outbound,
+            inbound,
+            elsewhere,
+        }
     }
 
     /// Whether bytes would flow.
@@ -135,6 +145,12 @@ fn arrival(outbound: &Outbound, hop: &Hop) -> Option<Arrival> {
 impl fmt::Display for Decision {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.outbound)?;
+        if self.elsewhere {
+            writeln!(
+                f,
+                "arrives in another namespace, of whose policies this proxy knows what it was told"
+            )?;
+        }
         let Some(inbound) = &self.inbound else {
             return Ok(());
         };

@@ -139,6 +139,11 @@ impl Mesh {
         self.read(Tables::broken)
     }
 
+    /// A policy that a workload names and that was not told.
+    pub fn missing_policy(&self, workload: &Workload) -> Option<String> {
+        self.read(|tables| tables.missing_policy(workload))
+    }
+
     /// Whether a connection to a workload may be, and because of what.
     pub fn judge(&self, connection: &Connection) -> Judgement {
         self.read(|tables| tables.judge(connection))

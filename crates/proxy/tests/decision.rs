@@ -179,6 +179,24 @@ on trial: would be refused, denied by shop/trial
 }
 
 #[test]
+fn policies_of_other_namespaces_are_not_guessed() {
+    let bank = "---
+kind: Workload
+name: vault-0
+namespace: bank
+addresses: [10.0.0.7]
+tunnel: hbone
+policies: [bank/guards]
+";
+    let decision = decide(&mesh(&format!("{MESH}{bank}")), "10.0.0.7:80");
+    assert!(decision.elsewhere && decision.inbound.is_none(), "{decision}");
+    let policy = "---\nkind: Policy\nname: guards\nnamespace: bank\nscope: workload\n";
+    let decision = decide(&mesh(&format!("{MESH}{bank}{policy}")), "10.0.0.7:80");
+    assert!(decision.elsewhere && !decision.is_allowed(), "{decision}");
+    assert!(!decide(&mesh(MESH), "10.96.0.1:80").elsewhere);
+}
+
+#[test]
 fn kubernetes_words_about_traffic_are_kept() {
     let with =
         |words: &str| mesh(&MESH.replace("ports: [{port: 80", &format!("{words}\nports: [{{port: 80")));

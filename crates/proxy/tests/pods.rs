@@ -9,6 +9,8 @@
 
 #[path = "pods/drain.rs"]
 mod drain;
+#[path = "pods/endpoints.rs"]
+mod endpoints;
 #[path = "pods/envoy.rs"]
 mod envoy;
 #[path = "pods/inbound.rs"]

@@ -261,6 +261,12 @@ impl Tables {
         self.broken.iter().cloned().collect()
     }
 
+    /// A policy that a workload names and that is not here.
+    pub(super) fn missing_policy(&self, workload: &Workload) -> Option<String> {
+        let mut named = workload.policies.iter();
+        named.find(|name| !self.policies.contains_key(*name)).cloned()
+    }
+
     /// differs from istio: a policy that a workload names and that is not here, or that was never understood,
     /// denies, because a policy that cannot be kept must not be taken for one that allows.
     pub(super) fn judge(&self, connection: &Connection) -> Judgement {
@@ -275,8 +281,7 @@ impl Tables {
         if let Some(broken) = self.broken.first() {
             return denied(format!("policy {broken} is not understood"));
         }
-        let mut named = workload.policies.iter();
-        if let Some(missing) = named.find(|name| !self.policies.contains_key(*name)) {
+        if let Some(missing) = self.missing_policy(&workload) {
             return denied(format!("policy {missing} has not arrived"));
         }
         let applies = |(name, policy): &(&String, &Policy)| match policy.scope {
