@@ -148,6 +148,9 @@ struct Sockets {
 impl Sockets {
     fn open(settings: &Settings) -> Result<Self, ListenError> {
         let ports = settings.ports;
+        // istio: only what comes from outside is not redirected; the application then sees who called.
+        let mode = settings.node.metadata.get("INTERCEPTION_MODE");
+        let transparent = mode.and_then(|mode| mode.as_str()) == Some("TPROXY");
         Ok(Self {
             readiness: sockets::everywhere(ports.readiness)?,
             agent: if ports.agent == 0 {
@@ -158,8 +161,8 @@ impl Sockets {
             metrics: sockets::everywhere(ports.metrics)?,
             proxy: Listeners {
                 outbound: sockets::everywhere(ports.outbound)?,
-                inbound: sockets::everywhere(ports.inbound)?,
-                hbone: sockets::everywhere(ports.hbone)?,
+                inbound: sockets::captured(ports.inbound, transparent)?,
+                hbone: sockets::captured(ports.hbone, transparent)?,
                 ..Listeners::default()
             },
         })

@@ -19,8 +19,15 @@ pub struct ListenError {
 impl ListenError {
     /// What a person can do about it.
     pub fn hint(&self) -> Option<&'static str> {
-        (self.source.kind() == io::ErrorKind::AddrInUse)
-            .then_some("another container of this pod listens there: these ports belong to the sidecar")
+        match self.source.kind() {
+            io::ErrorKind::AddrInUse => {
+                Some("another container of this pod listens there: these ports belong to the sidecar")
+            }
+            io::ErrorKind::PermissionDenied => Some(
+                "interception mode TPROXY needs the capability NET_ADMIN, which the sidecar does not have",
+            ),
+            _ => None,
+        }
     }
 }
 
@@ -33,6 +40,15 @@ pub(crate) fn everywhere(port: u16) -> Result<Vec<TcpListener>, ListenError> {
 pub(crate) fn shared(port: u16) -> Result<Vec<TcpListener>, ListenError> {
     let options = TcpOptions {
         reuse_port: true,
+        ..TcpOptions::default()
+    };
+    on_all(port, options)
+}
+
+/// The same, for connections that are captured without being redirected if `transparent`.
+pub(crate) fn captured(port: u16, transparent: bool) -> Result<Vec<TcpListener>, ListenError> {
+    let options = TcpOptions {
+        transparent,
         ..TcpOptions::default()
     };
     on_all(port, options)
