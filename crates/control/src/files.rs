@@ -1,8 +1,13 @@
 //! Reads descriptions from files. All or nothing: one bad document and the whole is refused, with its place.
+//!
+//! A document is ours (`kind` and fields beside it) or Kubernetes' (`apiVersion`, `metadata`, `spec`): pods, services,
+//! nodes and Istio's policies become what they would in a cluster.
 
+use crate::kubernetes::{Kind, World};
 use crate::mesh::Document;
 use remora_pod::yaml::{self, Limits, ReadError};
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -38,6 +43,16 @@ pub enum LoadError {
         #[source]
         source: serde_json::Error,
     },
+    /// An object of Kubernetes that says nothing about a mesh, or not in a way that is understood.
+    #[error("the document at line {line} of {name} is a {kind}, which describes no mesh")]
+    Kind {
+        /// Which file.
+        name: String,
+        /// Where the document starts.
+        line: usize,
+        /// What it is.
+        kind: String,
+    },
     /// Nothing in it.
     #[error("{name} is empty")]
     Empty {
@@ -51,10 +66,10 @@ pub fn mesh(paths: &[PathBuf]) -> Result<Vec<Document>, LoadError> {
     let mut found = Vec::new();
     for path in paths {
         for file in expand(path)? {
-            found.extend(documents(&read(&file)?, &file.display().to_string())?);
+            found.extend(values(&read(&file)?, &file.display().to_string())?);
         }
     }
-    Ok(found)
+    understood(found)
 }
 
 fn expand(path: &Path) -> Result<Vec<PathBuf>, LoadError> {
@@ -87,17 +102,67 @@ pub(crate) fn read(path: &Path) -> Result<String, LoadError> {
 
 /// The documents of one text. `name` is for messages.
 pub fn documents(text: &str, name: &str) -> Result<Vec<Document>, LoadError> {
-    all(text, name)
+    understood(values(text, name)?)
+}
+
+/// Objects of Kubernetes are looked at together: services select pods, wherever they stand.
+fn understood(found: Vec<Found>) -> Result<Vec<Document>, LoadError> {
+    // istio: names of the cluster, the root namespace and the domain unless others are given.
+    let mut world = World::new("cluster", "istio-system", "cluster.local");
+    let mut documents = Vec::new();
+    for found in found {
+        if found.value.get("apiVersion").is_none() {
+            documents.push(found.typed()?);
+            continue;
+        }
+        let kind = match found.value["kind"].as_str() {
+            Some("Pod") => Kind::Pod,
+            Some("Service") => Kind::Service,
+            Some("Node") => Kind::Node,
+            Some("AuthorizationPolicy") => Kind::AuthorizationPolicy,
+            Some("PeerAuthentication") => Kind::PeerAuthentication,
+            other => {
+                return Err(LoadError::Kind {
+                    kind: other.unwrap_or("nothing").to_owned(),
+                    name: found.name,
+                    line: found.line,
+                });
+            }
+        };
+        world.put(kind, &found.value);
+    }
+    documents.extend(world.changes().into_iter().filter_map(|(_, document)| document));
+    Ok(documents)
 }
 
 /// The one document of a file.
 pub(crate) fn one<T: DeserializeOwned>(path: &Path) -> Result<T, LoadError> {
     let name = path.display().to_string();
-    let found = all(&read(path)?, &name)?;
-    found.into_iter().next().ok_or(LoadError::Empty { name })
+    let found = values(&read(path)?, &name)?;
+    match found.into_iter().next() {
+        Some(found) => found.typed(),
+        None => Err(LoadError::Empty { name }),
+    }
 }
 
-fn all<T: DeserializeOwned>(text: &str, name: &str) -> Result<Vec<T>, LoadError> {
+/// A document and its place.
+struct Found {
+    name: String,
+    line: usize,
+    value: Value,
+}
+
+impl Found {
+    fn typed<T: DeserializeOwned>(self) -> Result<T, LoadError> {
+        serde_json::from_value(self.value).map_err(|source| LoadError::Shape {
+            name: self.name,
+            line: self.line,
+            source,
+        })
+    }
+}
+
+fn values(text: &str, name: &str) -> Result<Vec<Found>, LoadError> {
     let mut found = Vec::new();
     for raw in yaml::split(text) {
         let document = yaml::parse(&raw, Limits::default()).map_err(|source| LoadError::Yaml {
@@ -105,12 +170,75 @@ fn all<T: DeserializeOwned>(text: &str, name: &str) -> Result<Vec<T>, LoadError>
             source,
         })?;
         let Some(document) = document else { continue };
-        let typed = serde_json::from_value(document.value).map_err(|source| LoadError::Shape {
+        found.push(Found {
             name: name.to_owned(),
             line: raw.line,
-            source,
-        })?;
-        found.push(typed);
+            value: document.value,
+        });
     }
     Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::documents;
+    use crate::mesh::{Affinity, Distribution, Document, InternalPolicy};
+
+    const CLUSTER: &str = "
+apiVersion: v1
+kind: Service
+metadata: {name: cart, namespace: shop}
+spec:
+  clusterIPs: [10.96.0.1]
+  selector: {app: cart}
+  ports: [{port: 80, targetPort: web, appProtocol: http}]
+  sessionAffinity: ClientIP
+  trafficDistribution: PreferSameZone
+  internalTrafficPolicy: Local
+---
+kind: Workload
+name: old
+namespace: shop
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: cart-0, namespace: shop, labels: {app: cart}}
+spec:
+  containers: [{name: cart, ports: [{name: web, containerPort: 8080}]}]
+status: {phase: Running, podIP: 10.0.0.7, podIPs: [{ip: 10.0.0.7}], conditions: [{type: Ready, status: 'True'}]}
+";
+
+    #[test]
+    fn objects_of_kubernetes_stand_beside_ours() {
+        let found = documents(CLUSTER, "test").unwrap();
+        let services: Vec<_> = found
+            .iter()
+            .filter_map(|document| match document {
+                Document::Service(service) => Some(service),
+                _ => None,
+            })
+            .collect();
+        let [service] = services.as_slice() else {
+            unreachable!("one service was described, not {services:?}")
+        };
+        assert_eq!(service.session_affinity, Affinity::ClientIp);
+        assert_eq!(service.traffic_distribution, Distribution::PreferSameZone);
+        assert_eq!(service.internal_traffic_policy, InternalPolicy::Local);
+        let behind = found.iter().find_map(|document| match document {
+            Document::Workload(workload) if workload.name == "cart-0" => Some(&workload.services),
+            _ => None,
+        });
+        assert_eq!(behind.unwrap()["shop/cart.shop.svc.cluster.local"], ["80:8080"]);
+        assert_eq!(found.len(), 3);
+    }
+
+    #[test]
+    fn what_describes_no_mesh_is_refused_with_its_place() {
+        let text = "kind: Workload\nname: a\nnamespace: b\n---\napiVersion: apps/v1\nkind: Deployment\n";
+        let error = documents(text, "test").unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "the document at line 4 of test is a Deployment, which describes no mesh"
+        );
+    }
 }
