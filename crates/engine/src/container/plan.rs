@@ -4,6 +4,7 @@
 
 pub(super) mod files;
 mod rights;
+mod root;
 
 use super::process::Child;
 use super::{Process, Resources, Root, Seccomp, Spec, StartError};
@@ -211,7 +212,7 @@ pub(super) fn runtime(
     begin(&mut plan.steps);
     if let Some((spec, at)) = root {
         plan.namespaces = libc::CLONE_NEWNS;
-        files::runtime_root(&check, &spec.root, &at, &mut plan.steps)?;
+        root::for_runtime(&check, &spec.root, &at, &mut plan.steps)?;
     }
     plan.steps.push("start a session", Op::Session);
     plan.steps.push("close files", Op::CloseOnExec);

@@ -1,0 +1,126 @@
+//! The root file system: layers, or a directory as it is.
+
+use super::{Checked, Steps};
+use crate::container::{Root, StartError};
+use crate::sys::Op;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+
+/// Mounts the root file system at a place of this machine, in a mount namespace of the process's own.
+pub(super) fn for_runtime(
+    check: &Checked<'_>,
+    from: &Root,
+    at: &Path,
+    steps: &mut Steps,
+) -> Result<(), StartError> {
+    steps.push(
+        "make mounts private",
+        Op::Propagation(libc::MS_REC | libc::MS_SLAVE),
+    );
+    mount(check, from, Some(at), steps)?;
+    steps.push("change to /", Op::Chdir(check.text("/", "/")?));
+    Ok(())
+}
+
+/// Mounts the root file system `at` a place, or on top of itself, and goes there.
+pub(super) fn mount(
+    check: &Checked<'_>,
+    root: &Root,
+    at: Option<&Path>,
+    steps: &mut Steps,
+) -> Result<(), StartError> {
+    let path = match root {
+        Root::Bind(path) => path,
+        Root::Overlay { lower, upper, work } => {
+            return overlay(check, (lower, upper, work), at.unwrap_or(upper), steps);
+        }
+    };
+    let name = format!("take the root {}", path.display());
+    let slot = steps.slot();
+    let op = Op::Tree {
+        source: check.path("the root", path)?,
+        within: None,
+        recursive: true,
+        slot,
+    };
+    steps.push(name, op);
+    let target = check.path("the root", at.unwrap_or(path))?;
+    let op = Op::Attach {
+        slot,
+        target: target.clone(),
+    };
+    steps.push("mount the root", op);
+    steps.push("change to the root", Op::Chdir(target));
+    Ok(())
+}
+
+/// The kernel takes one page of options.
+const OPTIONS_MAX: usize = 4095;
+
+fn overlay(
+    check: &Checked<'_>,
+    (lower, upper, work): (&[PathBuf], &Path, &Path),
+    at: &Path,
+    steps: &mut Steps,
+) -> Result<(), StartError> {
+    // Relative to a directory above them all: an image can have many layers, and room is short.
+    let base = common(lower).ok_or_else(|| check.wrong("an overlay needs absolute layers"))?;
+    let layers: Vec<&Path> = lower
+        .iter()
+        .map(|path| path.strip_prefix(&base).unwrap_or(path))
+        .map(|path| {
+            if path == Path::new("") {
+                Path::new(".")
+            } else {
+                path
+            }
+        })
+        .collect();
+    let mut data = b"userxattr,lowerdir=".to_vec();
+    for (index, layer) in layers.iter().enumerate() {
+        if index > 0 {
+            data.push(b':');
+        }
+        escape(layer.as_os_str(), &mut data);
+    }
+    data.extend(b",upperdir=");
+    escape(upper.as_os_str(), &mut data);
+    data.extend(b",workdir=");
+    escape(work.as_os_str(), &mut data);
+    if data.len() > OPTIONS_MAX {
+        return Err(check.wrong(format!("{} layers are too many for the kernel", lower.len())));
+    }
+    let name = format!("change to {}", base.display());
+    steps.push(name, Op::Chdir(check.path("a layer", &base)?));
+    // Usually on top of the directory for changes: it exists, and nobody else in this mount namespace looks at it.
+    let target = check.path("the root", at)?;
+    let op = Op::Mount {
+        source: check.text("the root", "overlay")?,
+        target: target.clone(),
+        kind: check.text("the root", "overlay")?,
+        flags: 0,
+        data: check.text("a layer", data)?,
+    };
+    steps.push("mount the layers of the root", op);
+    steps.push("change to the root", Op::Chdir(target));
+    Ok(())
+}
+
+/// The kernel splits at commas and colons.
+fn escape(path: &OsStr, data: &mut Vec<u8>) {
+    for byte in path.as_encoded_bytes() {
+        if matches!(byte, b':' | b',' | b'\\') {
+            data.push(b'\\');
+        }
+        data.push(*byte);
+    }
+}
+
+/// The longest path above all.
+fn common(paths: &[PathBuf]) -> Option<PathBuf> {
+    let mut base = paths.first()?.parent()?;
+    while !paths.iter().all(|path| path.starts_with(base)) {
+        base = base.parent()?;
+    }
+    base.is_absolute().then(|| base.to_owned())
+}
