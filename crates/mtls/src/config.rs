@@ -1,7 +1,7 @@
 //! TLS configurations for the two protocols spoken between workloads.
 
 use crate::verify::{Expected, Verifier};
-use crate::{Credentials, SpiffeId, TrustDomains, provider};
+use crate::{Clock, Credentials, SpiffeId, TrustDomains, provider};
 use rustls::client::{ResolvesClientCert, Resumption};
 use rustls::crypto::aws_lc_rs::Ticketer;
 use rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert};
@@ -74,6 +74,7 @@ pub(crate) fn server(
     credentials: &Credentials,
     domains: &TrustDomains,
     wire: Wire,
+    clock: &Clock,
 ) -> Result<ServerConfig, ConfigError> {
     let provider = provider::provider();
     let verifier = Verifier::new(
@@ -82,7 +83,7 @@ pub(crate) fn server(
         Expected::Anybody,
         &provider,
     );
-    let mut config = ServerConfig::builder_with_provider(provider)
+    let mut config = ServerConfig::builder_with_details(provider, Arc::new(clock.clone()))
         .with_protocol_versions(wire.versions())?
         .with_client_cert_verifier(Arc::new(verifier))
         .with_cert_resolver(Arc::new(One(Arc::clone(&credentials.certified))));
@@ -99,6 +100,7 @@ pub(crate) fn client(
     domains: &TrustDomains,
     expected: Vec<SpiffeId>,
     wire: Wire,
+    clock: &Clock,
 ) -> Result<ClientConfig, ConfigError> {
     let provider = provider::provider();
     let verifier = Verifier::new(
@@ -107,7 +109,7 @@ pub(crate) fn client(
         Expected::OneOf(expected),
         &provider,
     );
-    let mut config = ClientConfig::builder_with_provider(provider)
+    let mut config = ClientConfig::builder_with_details(provider, Arc::new(clock.clone()))
         .with_protocol_versions(wire.versions())?
         .dangerous()
         .with_custom_certificate_verifier(Arc::new(verifier))

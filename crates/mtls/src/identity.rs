@@ -4,7 +4,8 @@
 //! what they were made with. Nothing is ever taken away: a certificate stays until a better one comes.
 
 use crate::config::{self, ConfigError, Wire};
-use crate::{Credentials, SpiffeId, TrustDomains};
+use crate::{Clock, Credentials, PeerError, SpiffeId, TrustDomains, peer_identity};
+use rustls::pki_types::CertificateDer;
 use rustls::{ClientConfig, ServerConfig};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -20,6 +21,7 @@ type Clients = HashMap<(Vec<SpiffeId>, Wire), Arc<ClientConfig>>;
 #[derive(Debug)]
 pub struct Identity {
     domains: TrustDomains,
+    clock: Clock,
     current: RwLock<Arc<Generation>>,
 }
 
@@ -58,9 +60,19 @@ pub enum InstallError {
 impl Identity {
     /// Starts with the first credentials.
     pub fn new(domains: TrustDomains, credentials: Credentials) -> Result<Self, ConfigError> {
-        let first = Generation::new(1, &domains, credentials)?;
+        Self::with_clock(domains, credentials, Clock::default())
+    }
+
+    /// Starts with the first credentials; certificates of peers are judged by this clock.
+    pub fn with_clock(
+        domains: TrustDomains,
+        credentials: Credentials,
+        clock: Clock,
+    ) -> Result<Self, ConfigError> {
+        let first = Generation::new(1, &domains, credentials, &clock)?;
         Ok(Self {
             domains,
+            clock,
             current: RwLock::new(Arc::new(first)),
         })
     }
@@ -85,7 +97,7 @@ impl Identity {
             return Err(InstallError::Older { own: own.clone() });
         }
         let number = before.number + 1;
-        let next = Arc::new(Generation::new(number, &self.domains, credentials)?);
+        let next = Arc::new(Generation::new(number, &self.domains, credentials, &self.clock)?);
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = next;
         Ok(number)
     }
@@ -98,6 +110,16 @@ impl Identity {
     /// Our trust domain and its aliases.
     pub fn domains(&self) -> &TrustDomains {
         &self.domains
+    }
+
+    /// What time it is for us.
+    pub fn now(&self) -> SystemTime {
+        self.clock.now()
+    }
+
+    /// Who is at the other end of a finished handshake; see [`peer_identity`].
+    pub fn peer(&self, certificates: Option<&[CertificateDer<'_>]>) -> Result<SpiffeId, PeerError> {
+        peer_identity(certificates, &self.domains, self.now())
     }
 
     /// The credentials in force.
@@ -138,6 +160,7 @@ impl Identity {
             &self.domains,
             key.0.clone(),
             wire,
+            &self.clock,
         )?);
         if clients.len() >= CLIENT_CONFIGS {
             clients.clear();
@@ -152,11 +175,16 @@ impl Identity {
 }
 
 impl Generation {
-    fn new(number: u64, domains: &TrustDomains, credentials: Credentials) -> Result<Self, ConfigError> {
+    fn new(
+        number: u64,
+        domains: &TrustDomains,
+        credentials: Credentials,
+        clock: &Clock,
+    ) -> Result<Self, ConfigError> {
         Ok(Self {
             number,
-            hbone: Arc::new(config::server(&credentials, domains, Wire::Hbone)?),
-            istio: Arc::new(config::server(&credentials, domains, Wire::Istio)?),
+            hbone: Arc::new(config::server(&credentials, domains, Wire::Hbone, clock)?),
+            istio: Arc::new(config::server(&credentials, domains, Wire::Istio, clock)?),
             credentials: Arc::new(credentials),
             clients: Mutex::default(),
         })

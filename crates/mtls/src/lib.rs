@@ -4,12 +4,13 @@
 //! are exchanged while connections are open and without touching them. A certificate that cannot be used is refused
 //! when it is installed, and the one before stays in force.
 //!
-//! Knows no sockets, no runtime and no clock of its own: the time comes in as an argument wherever a decision
-//! depends on it (rustls reads the clock itself during a handshake).
+//! Knows no sockets, no runtime and no clock of its own: the time comes in as an argument, or with the clock an
+//! identity was given for its handshakes.
 
 mod authority;
 mod bootstrap;
 mod certificate;
+mod clock;
 mod config;
 mod credentials;
 mod identity;
@@ -23,6 +24,7 @@ mod verify;
 pub use authority::{Authority, AuthorityError, Issued, RootRotation};
 pub use bootstrap::{BootstrapError, bootstrap_client, bootstrap_server};
 pub use certificate::{CertificateError, Chain};
+pub use clock::Clock;
 pub use config::{ConfigError, Wire};
 pub use credentials::{Credentials, CredentialsError};
 pub use identity::{Identity, InstallError};

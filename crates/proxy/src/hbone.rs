@@ -20,12 +20,12 @@ use bytes::Bytes;
 use h2::server::SendResponse;
 use h2::{Reason, RecvStream};
 use http::{Method, Request, Response, StatusCode};
-use remora_mtls::{SpiffeId, Wire, peer_identity};
+use remora_mtls::{SpiffeId, Wire};
 use std::future::poll_fn;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
@@ -111,7 +111,9 @@ async fn shake(stream: TcpStream, ctx: &Context) -> Result<(SpiffeId, Tunnel), F
         .await
         .map_err(|e| failed(access::Reason::Tls, "TLS handshake: ", &e))?;
     let certificates = tls.get_ref().1.peer_certificates();
-    let id = peer_identity(certificates, ctx.identity.domains(), SystemTime::now())
+    let id = ctx
+        .identity
+        .peer(certificates)
         .map_err(|e| failed(access::Reason::Tls, "", &e))?;
     let connection = h2::server::Builder::new()
         .initial_window_size(STREAM_WINDOW)

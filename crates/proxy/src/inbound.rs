@@ -20,11 +20,10 @@ use crate::listen::Visitor;
 use crate::sniff::{Prefixed, Sniffer, Speech};
 use crate::socket::{self, Speaker};
 use crate::{copy, guard};
-use remora_mtls::{SpiffeId, Wire, peer_identity};
+use remora_mtls::{SpiffeId, Wire};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::SystemTime;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
@@ -182,7 +181,10 @@ impl Arrival<'_> {
             .map_err(|_| Failure::new(Reason::Tls, "the handshake took too long"))?
             .map_err(|error| Failure::new(Reason::Tls, format_args!("TLS handshake: {error}")))?;
         let certificates = tls.get_ref().1.peer_certificates();
-        let id = peer_identity(certificates, self.ctx.identity.domains(), SystemTime::now())
+        let id = self
+            .ctx
+            .identity
+            .peer(certificates)
             .map_err(|error| Failure::new(Reason::Tls, error))?;
         Ok((tls, id))
     }

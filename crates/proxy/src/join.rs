@@ -6,8 +6,8 @@
 
 use crate::mesh::Mesh;
 use remora_mtls::{
-    Chain, ConfigError, Credentials, CredentialsError, Identity, InstallError, KeyError, PrivateKey, Roots,
-    RootsError, SpiffeId, TrustDomains,
+    Chain, Clock, ConfigError, Credentials, CredentialsError, Identity, InstallError, KeyError, PrivateKey,
+    Roots, RootsError, SpiffeId, TrustDomains,
 };
 use remora_xds::client::{ClientError, ControlPlane, Event};
 use remora_xds::delta::{Client, Interest};
@@ -74,21 +74,27 @@ pub struct Membership {
 }
 
 impl Membership {
-    async fn certify(&self) -> Result<Credentials, CertifyError> {
+    async fn certify(&self, now: impl Fn() -> SystemTime) -> Result<Credentials, CertifyError> {
         let key = PrivateKey::generate()?;
         let request = key.request(&self.id)?;
         let (chain, roots) = self.control_plane.certify(request, self.life).await?;
         let (chain, roots) = (Chain::from_pem(&chain)?, Roots::from_pem(&roots)?);
-        Ok(Credentials::new(&key, chain, roots, &self.id, SystemTime::now())?)
+        Ok(Credentials::new(&key, chain, roots, &self.id, now())?)
     }
 
     /// Asks until there is a certificate.
     pub async fn identity(&self, notice: &mut impl FnMut(Notice)) -> Identity {
+        self.identity_by(&Clock::default(), notice).await
+    }
+
+    /// Asks until there is a certificate; this clock says what is valid, now and later.
+    pub async fn identity_by(&self, clock: &Clock, notice: &mut impl FnMut(Notice)) -> Identity {
         let mut wait = SHORTEST_WAIT;
         loop {
-            let made = self.certify().await.and_then(|credentials| {
+            let made = self.certify(|| clock.now()).await.and_then(|credentials| {
                 let until = credentials.chain().not_after();
-                Ok((Identity::new(self.domains.clone(), credentials)?, until))
+                let identity = Identity::with_clock(self.domains.clone(), credentials, clock.clone())?;
+                Ok((identity, until))
             });
             match made {
                 Ok((identity, until)) => {
@@ -113,7 +119,7 @@ impl Membership {
         let mut wait = SHORTEST_WAIT;
         loop {
             let due = identity.credentials().chain().renew_at(jitter);
-            let left = due.duration_since(SystemTime::now()).unwrap_or_default();
+            let left = due.duration_since(identity.now()).unwrap_or_default();
             // In portions, so that a clock that jumped is noticed.
             tokio::time::sleep(left.min(LONGEST_WAIT)).await;
             if left > LONGEST_WAIT {
@@ -122,7 +128,7 @@ impl Membership {
             match self.renew(identity).await {
                 Ok(until) => {
                     notice(Notice::Certified(until));
-                    if identity.credentials().chain().renew_at(jitter) > SystemTime::now() {
+                    if identity.credentials().chain().renew_at(jitter) > identity.now() {
                         wait = SHORTEST_WAIT;
                         continue;
                     }
@@ -136,9 +142,9 @@ impl Membership {
     }
 
     async fn renew(&self, identity: &Identity) -> Result<SystemTime, CertifyError> {
-        let credentials = self.certify().await?;
+        let credentials = self.certify(|| identity.now()).await?;
         let until = credentials.chain().not_after();
-        identity.install(credentials, SystemTime::now())?;
+        identity.install(credentials, identity.now())?;
         Ok(until)
     }
 

@@ -156,6 +156,9 @@ async fn connect(hop: &Hop, ctx: &Context) -> Result<Upstream, PoolError> {
                 .await
                 .map_err(|_| PoolError::Slow(peer.clone(), address))?
                 .map_err(|error| PoolError::Handshake(peer.clone(), address, error))?;
+            ctx.identity
+                .peer(tls.get_ref().1.peer_certificates())
+                .map_err(|error| PoolError::Handshake(peer.clone(), address, std::io::Error::other(error)))?;
             Ok(Upstream::IstioMtls(Box::new(tls)))
         }
     }

@@ -291,7 +291,7 @@ async fn dial(key: &Key, identity: &Identity, limits: &Limits) -> Result<Tunnell
         .await
         .map_err(|error| PoolError::Connect(address, error))?;
     let config = identity.client(std::slice::from_ref(&key.peer), Wire::Hbone)?;
-    let shaking = shake(stream, TlsConnector::from(config), key);
+    let shaking = shake(stream, TlsConnector::from(config), key, identity);
     let (requests, mut connection) = tokio::time::timeout(limits.handshake, shaking)
         .await
         .map_err(|_| PoolError::Slow(key.peer.clone(), address))??;
@@ -326,6 +326,7 @@ async fn shake(
     stream: TcpStream,
     connector: TlsConnector,
     key: &Key,
+    identity: &Identity,
 ) -> Result<(SendRequest<Bytes>, Connection), PoolError> {
     // The name decides nothing: the certificate is judged by its identity.
     let name = rustls::pki_types::ServerName::IpAddress(key.address.ip().into());
@@ -333,6 +334,10 @@ async fn shake(
         .connect(name, stream)
         .await
         .map_err(|error| PoolError::Handshake(key.peer.clone(), key.address, error))?;
+    // A resumed session was not verified again: it may rest on a certificate that is over.
+    identity
+        .peer(tls.get_ref().1.peer_certificates())
+        .map_err(|error| PoolError::Handshake(key.peer.clone(), key.address, io::Error::other(error)))?;
     h2::client::Builder::new()
         .initial_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
