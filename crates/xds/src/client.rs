@@ -2,7 +2,8 @@
 //!
 //! The caller brings the dialling (plain, TLS, another namespace) and the token, both asked anew for every
 //! connection, so that exchanged roots and tokens are picked up. What was received stays in force while
-//! disconnected. Waiting between attempts grows from 10 ms to 15 s and starts again after a stream on which something was received.
+//! disconnected. Waiting between attempts grows from 10 ms to 15 s and starts again after a stream that brought something
+//! and lasted: a control plane that breaks off after each first answer is not asked in a hurry.
 
 use crate::delta::{self, Received};
 use crate::proto::certificate::IstioCertificateRequest;
@@ -26,6 +27,8 @@ use tonic::{Request, Status};
 
 const SHORTEST_WAIT: Duration = Duration::from_millis(10);
 const LONGEST_WAIT: Duration = Duration::from_secs(15);
+/// A stream that lives so long was no mistake.
+const LASTING: Duration = Duration::from_secs(5);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const CERTIFICATE_TIMEOUT: Duration = Duration::from_secs(10);
 /// A silent control plane is noticed after this and as much again.
@@ -164,6 +167,7 @@ impl ControlPlane {
         let mut wait = SHORTEST_WAIT;
         loop {
             let mut answered = false;
+            let started = tokio::time::Instant::now();
             let mut watched = |received: &Received| {
                 answered = true;
                 apply(received)
@@ -173,7 +177,7 @@ impl ControlPlane {
                 .await;
             state.disconnected();
             notice(Event::Disconnected(ended));
-            wait = if answered {
+            wait = if answered && started.elapsed() >= LASTING {
                 SHORTEST_WAIT
             } else {
                 (wait * 2).min(LONGEST_WAIT)
