@@ -11,6 +11,7 @@ pub mod memory;
 pub mod namespace;
 pub mod netlink;
 pub mod nft;
+pub mod packet;
 pub mod pipe;
 pub mod privilege;
 pub mod process;

@@ -144,6 +144,32 @@ pub(crate) fn bind(fd: BorrowedFd<'_>, address: SocketAddr) -> io::Result<()> {
     check(unsafe { libc::bind(fd.as_raw_fd(), (&raw const storage).cast(), length) }).map(drop)
 }
 
+/// Makes a packet socket receive what passes one interface.
+pub(crate) fn bind_packet(fd: BorrowedFd<'_>, interface: i32, protocol: u16) -> io::Result<()> {
+    // SAFETY: all-zero bytes are a valid sockaddr_ll.
+    let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+    address.sll_family = u16::try_from(libc::AF_PACKET).unwrap_or_default();
+    address.sll_protocol = protocol;
+    address.sll_ifindex = interface;
+    let length = length_of::<libc::sockaddr_ll>();
+    // SAFETY: the pointer is to `address`, whose size is passed and which outlives the call.
+    check(unsafe { libc::bind(fd.as_raw_fd(), (&raw const address).cast(), length) }).map(drop)
+}
+
+/// Raises this process's limit of open descriptors as far as it may; gives the limit.
+pub(crate) fn raise_descriptors() -> io::Result<u64> {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: the pointer is to a local that outlives the call.
+    check(unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) })?;
+    limit.rlim_cur = limit.rlim_max;
+    // SAFETY: as above; the kernel only reads it.
+    check(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) })?;
+    Ok(limit.rlim_cur)
+}
+
 /// Starts or performs a connection.
 pub(crate) fn connect(fd: BorrowedFd<'_>, address: SocketAddr) -> io::Result<()> {
     let (storage, length) = to_storage(address);
