@@ -5,15 +5,24 @@
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
-    reason = "a test fails by panicking; the helpers of this file are tests too"
+    clippy::print_stdout,
+    reason = "a test fails by panicking and says what it measured; the helpers of this file are tests too"
 )]
 
+#[path = "proof/crash.rs"]
+mod crash;
 #[path = "proof/lossless.rs"]
 mod lossless;
 #[path = "proof/peer.rs"]
 mod peer;
 #[path = "proof/pooling.rs"]
 mod pooling;
+#[path = "proof/process.rs"]
+mod process;
 #[path = "pods/scene.rs"]
 #[allow(dead_code, reason = "shared with other tests, which use the rest")]
 mod scene;
+#[path = "proof/sizes.rs"]
+mod sizes;
+#[path = "proof/time.rs"]
+mod time;

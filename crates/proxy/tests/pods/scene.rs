@@ -70,7 +70,7 @@ impl Sockets {
         Self(self.0.each_ref().map(same))
     }
 
-    fn listeners(self) -> Listeners {
+    pub(crate) fn listeners(self) -> Listeners {
         let [outbound, inbound, hbone, admin] = self.0.map(|list| {
             let listener = |l: TcpListener| tokio::net::TcpListener::from_std(l).unwrap();
             list.into_iter().map(listener).collect()
@@ -91,6 +91,41 @@ fn all(transparent: bool) -> [Vec<TcpListener>; 4] {
     [both(15001), both(15006), both(15008), admin]
 }
 
+/// What a proxy was told of the mesh.
+pub(crate) struct Lessons {
+    pub(crate) mesh: Arc<Mesh>,
+    state: Mutex<Client>,
+}
+
+impl Lessons {
+    pub(crate) fn new() -> Self {
+        let mut state = Client::new(Node::default());
+        state.want(remora_xds::types::ADDRESS, Interest::Everything);
+        state.want(remora_xds::types::AUTHORIZATION, Interest::Everything);
+        Self {
+            mesh: Arc::new(Mesh::default()),
+            state: Mutex::new(state),
+        }
+    }
+
+    /// Tells it about the mesh as discovery would: what changed since the last time.
+    pub(crate) fn learn(&self, mesh: &str) {
+        let documents = remora_control::files::documents(mesh, "test").unwrap();
+        let snapshots = remora_control::mesh::encode(&documents, "td").unwrap();
+        let mut server = Server::new();
+        let mut state = self.state.lock().unwrap();
+        for request in state.connected() {
+            server.receive(request);
+        }
+        for (url, snapshot) in &snapshots {
+            let received = state.receive(server.next(url, snapshot).unwrap()).unwrap();
+            let refused = self.mesh.apply(&received);
+            assert!(refused.is_empty(), "{refused:?}");
+            state.answer(&received, &refused);
+        }
+    }
+}
+
 /// One pod's proxy.
 pub(crate) struct Proxy {
     pub(crate) ctx: Arc<Context>,
@@ -98,8 +133,7 @@ pub(crate) struct Proxy {
     /// Held: the proxy stops at the end of its next connection until it is released.
     pub(crate) log: Arc<Mutex<Sender<Record>>>,
     pub(crate) records: Receiver<Record>,
-    pub(crate) mesh: Arc<Mesh>,
-    state: Mutex<Client>,
+    lessons: Lessons,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<std::thread::JoinHandle<()>>,
 }
@@ -139,18 +173,22 @@ ports: [{port: 80, targetPort: 8080}]
 ";
 
 pub(crate) fn identity(authority: &Authority, account: &str) -> Arc<Identity> {
+    let credentials = credentials(authority, account, SystemTime::now());
+    let domains = TrustDomains::new::<&str>("td", &[]).unwrap();
+    Arc::new(Identity::new(domains, credentials).unwrap())
+}
+
+/// A certificate for one hour from then on.
+pub(crate) fn credentials(authority: &Authority, account: &str, now: SystemTime) -> Credentials {
     let id = SpiffeId::of_service_account("td", "shop", account).unwrap();
     let key = PrivateKey::generate().unwrap();
-    let now = SystemTime::now();
     let request = key.request(&id).unwrap();
     let issued = authority
         .issue(&request, &id, Duration::from_hours(1), now)
         .unwrap();
     let chain = Chain::from_pem(&issued.leaf).unwrap();
     let roots = Roots::from_pem(&issued.roots).unwrap();
-    let credentials = Credentials::new(&key, chain, roots, &id, now).unwrap();
-    let domains = TrustDomains::new::<&str>("td", &[]).unwrap();
-    Arc::new(Identity::new(domains, credentials).unwrap())
+    Credentials::new(&key, chain, roots, &id, now).unwrap()
 }
 
 /// The certificate of an account, its key and the roots as files that every user may read.
@@ -190,13 +228,14 @@ impl Proxy {
         modes: Modes,
         limits: Limits,
     ) -> Self {
-        let mesh = Arc::new(Mesh::default());
+        let lessons = Lessons::new();
+        let mesh = Arc::clone(&lessons.mesh);
         let (log, records) = channel();
         let log = Arc::new(Mutex::new(log));
         let written = Arc::clone(&log);
         let ctx = Arc::new(Context::new(
             identity,
-            Arc::clone(&mesh),
+            mesh,
             ProxySettings {
                 limits,
                 unknown: UnknownDestinations::Pass,
@@ -223,16 +262,12 @@ impl Proxy {
                 serve(shared, listeners, async { drop(told.await) }).await;
             });
         });
-        let mut state = Client::new(Node::default());
-        state.want(remora_xds::types::ADDRESS, Interest::Everything);
-        state.want(remora_xds::types::AUTHORIZATION, Interest::Everything);
         Self {
             ctx,
             sockets,
             log,
             records,
-            mesh,
-            state: Mutex::new(state),
+            lessons,
             stop: Some(stop),
             thread: Some(thread),
         }
@@ -240,19 +275,7 @@ impl Proxy {
 
     /// Tells the proxy about the mesh as discovery would: what changed since the last time.
     pub(crate) fn learn(&self, mesh: &str) {
-        let documents = remora_control::files::documents(mesh, "test").unwrap();
-        let snapshots = remora_control::mesh::encode(&documents, "td").unwrap();
-        let mut server = Server::new();
-        let mut state = self.state.lock().unwrap();
-        for request in state.connected() {
-            server.receive(request);
-        }
-        for (url, snapshot) in &snapshots {
-            let received = state.receive(server.next(url, snapshot).unwrap()).unwrap();
-            let refused = self.mesh.apply(&received);
-            assert!(refused.is_empty(), "{refused:?}");
-            state.answer(&received, &refused);
-        }
+        self.lessons.learn(mesh);
     }
 
     pub(crate) fn record(&self) -> Record {

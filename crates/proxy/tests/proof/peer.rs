@@ -8,15 +8,21 @@ use remora_mtls::{Identity, SpiffeId, Wire};
 use remora_net::{Namespace, privilege};
 use std::net::SocketAddr;
 use std::sync::Arc;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 /// Runs in a namespace, as the proxy's user so that nothing is captured.
 pub(crate) fn inside<T: Send>(namespace: &Namespace, work: impl AsyncFnOnce() -> T + Send) -> T {
+    as_user(namespace, PROXY, work)
+}
+
+/// Runs in a namespace, as a user.
+pub(crate) fn as_user<T: Send>(namespace: &Namespace, user: u32, work: impl AsyncFnOnce() -> T + Send) -> T {
     let run = || {
         namespace.enter().unwrap();
-        privilege::become_user(PROXY, PROXY).unwrap();
+        privilege::become_user(user, user).unwrap();
         runtime().block_on(work())
     };
     std::thread::scope(|scope| scope.spawn(run).join().unwrap())
@@ -139,4 +145,21 @@ pub(crate) async fn echo_tunnel(stream: TcpStream, identity: Arc<Identity>, stre
 
 pub(crate) fn cart() -> SpiffeId {
     "spiffe://td/ns/shop/sa/cart".parse().unwrap()
+}
+
+/// An application that repeats what it hears, without a thread for each connection.
+pub(crate) async fn echo(mut stream: TcpStream) {
+    let (mut read, mut write) = stream.split();
+    if tokio::io::copy(&mut read, &mut write).await.is_ok() {
+        let _ = write.shutdown().await;
+    }
+}
+
+/// Says a word and hears the same.
+pub(crate) async fn exchange(stream: &mut TcpStream, word: &[u8]) -> std::io::Result<()> {
+    stream.write_all(word).await?;
+    let mut heard = vec![0; word.len()];
+    tokio::time::timeout(crate::scene::PATIENCE, stream.read_exact(&mut heard)).await??;
+    assert_eq!(heard, word);
+    Ok(())
 }
