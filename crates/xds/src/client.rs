@@ -31,6 +31,8 @@ const LONGEST_WAIT: Duration = Duration::from_secs(15);
 const LASTING: Duration = Duration::from_secs(5);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const CERTIFICATE_TIMEOUT: Duration = Duration::from_secs(10);
+/// For the start of an answer on a new stream; large meshes take their time.
+const STREAM_TIMEOUT: Duration = Duration::from_mins(1);
 /// A silent control plane is noticed after this and as much again.
 const KEEPALIVE: Duration = Duration::from_secs(30);
 /// A first answer of a large mesh.
@@ -99,6 +101,9 @@ pub enum ClientError {
     /// It ended the stream.
     #[error("the control plane ended the stream")]
     Ended,
+    /// It took the stream and said nothing.
+    #[error("the control plane did not answer in time")]
+    Slow,
     /// An answer without certificate and roots.
     #[error("the authority answered with {count} certificates, at least 2 are needed")]
     Chain {
@@ -210,10 +215,11 @@ impl ControlPlane {
                 }
             }
         };
-        let (opened, ()) = tokio::join!(service.delta_aggregated_resources(request), send_opening);
-        let mut incoming = match opened {
-            Ok(response) => response.into_inner(),
-            Err(status) => return Box::new(status).into(),
+        let opening = async { tokio::join!(service.delta_aggregated_resources(request), send_opening) };
+        let mut incoming = match tokio::time::timeout(STREAM_TIMEOUT, opening).await {
+            Ok((Ok(response), ())) => response.into_inner(),
+            Ok((Err(status), ())) => return Box::new(status).into(),
+            Err(_) => return ClientError::Slow,
         };
         notice(Event::Connected);
         let mut open_demands = true;
