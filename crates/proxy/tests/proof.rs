@@ -11,10 +11,18 @@
 
 #[path = "proof/crash.rs"]
 mod crash;
+#[path = "proof/hostile.rs"]
+mod hostile;
+#[path = "proof/interop.rs"]
+mod interop;
 #[path = "proof/lossless.rs"]
 mod lossless;
+#[path = "proof/matrix.rs"]
+mod matrix;
 #[path = "proof/peer.rs"]
 mod peer;
+#[path = "proof/plane.rs"]
+mod plane;
 #[path = "proof/pooling.rs"]
 mod pooling;
 #[path = "proof/process.rs"]

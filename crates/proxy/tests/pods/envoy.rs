@@ -234,3 +234,124 @@ fn we_reach_envoy_as_a_sidecar() {
     );
     assert_eq!(record.error, None);
 }
+
+/// Envoy as a waypoint of tunnels: CONNECT in HTTP/2 over mutual TLS, and on to an address.
+fn tunnel_server(listen: SocketAddr, server_tls: &str, to: SocketAddr) -> String {
+    let plain = bootstrap(listen, server_tls, "", to, "");
+    let start = plain
+        .find(
+            r#"{
+                "name": "tcp""#,
+        )
+        .unwrap();
+    let end = plain.find("]}]\n        }],\n        \"clusters\"").unwrap();
+    let kind = "type.googleapis.com/envoy.extensions.filters";
+    let http = format!(
+        r#"{{"name": "http", "typed_config": {{
+            "@type": "{kind}.network.http_connection_manager.v3.HttpConnectionManager",
+            "stat_prefix": "h", "codec_type": "HTTP2",
+            "http2_protocol_options": {{"allow_connect": true}},
+            "upgrade_configs": [{{"upgrade_type": "CONNECT"}}],
+            "route_config": {{"virtual_hosts": [{{"name": "v", "domains": ["*"], "routes": [{{
+                "match": {{"connect_matcher": {{}}}},
+                "route": {{"cluster": "up", "upgrade_configs": [{{"upgrade_type": "CONNECT", "connect_config": {{}}}}]}}
+            }}]}}]}},
+            "http_filters": [{{"name": "router", "typed_config": {{"@type": "{kind}.http.router.v3.Router"}}}}]
+        }}}}"#
+    );
+    format!("{}{http}{}", &plain[..start], &plain[end..])
+}
+
+fn downstream_tls(context: &str) -> String {
+    format!(
+        r#""transport_socket": {{"name": "tls", "typed_config": {{
+            "@type": "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext",
+            "require_client_certificate": true, {context}
+        }}}},"#
+    )
+}
+
+#[test]
+fn we_reach_envoy_through_a_tunnel() {
+    if !here() {
+        return;
+    }
+    let scene = Scene::new();
+    let (namespace, addresses) = scene.lab.attach("eth1", 3);
+    let own = addresses.peer(false);
+    scene.client.learn(&MESH.replace(
+        "addresses: [10.1.0.1, 'fd00:1::1']",
+        &format!("addresses: [{own}]"),
+    ));
+    remora_testkit::Actor::root(&namespace).run(|| {
+        let listener = std::net::TcpListener::bind("127.0.0.1:9000").unwrap();
+        std::thread::spawn(move || {
+            while let Ok((stream, _)) = listener.accept() {
+                std::thread::spawn(move || echo(stream));
+            }
+        });
+    });
+    let directory = identity_files(&scene.authority, "cart");
+    let context = tls_context(
+        directory.path(),
+        r#""h2""#,
+        "spiffe://td/ns/shop/sa/web",
+        "TLSv1_3",
+    );
+    let at = SocketAddr::new(own, 15008);
+    let config = tunnel_server(at, &downstream_tls(&context), "127.0.0.1:9000".parse().unwrap());
+    let _envoy = Envoy::start(&namespace, directory.path(), &config, at);
+    let mut streams: Vec<TcpStream> = (0..20).map(|_| scene.connect(service(false))).collect();
+    for stream in &mut streams {
+        if let Err(error) = exchange(stream, b"through a tunnel to envoy") {
+            panic!("{error}: {}", scene.client.record());
+        }
+    }
+    assert_eq!(scene.client.ctx.tunnels(), 1);
+    // A half-close arrives there, and its end here.
+    for mut stream in streams {
+        stream.shutdown(std::net::Shutdown::Write).unwrap();
+        let mut rest = Vec::new();
+        std::io::Read::read_to_end(&mut stream, &mut rest).unwrap();
+        assert_eq!(rest, b"");
+        assert_eq!(scene.client.record().error, None);
+    }
+}
+
+#[test]
+fn plaintext_passes_between_envoy_and_us() {
+    if !here() {
+        return;
+    }
+    let scene = Scene::with(&MESH.replace("tunnel: hbone\nservices", "tunnel: none\nservices"));
+    scene.serve(8080, echo);
+    let directory = identity_files(&scene.authority, "web");
+    let (ours, theirs) = (
+        SocketAddr::new(scene.lab.eth0.peer(false), 8080),
+        "127.0.0.1:9901",
+    );
+    let listen: SocketAddr = theirs.parse().unwrap();
+    {
+        let config = bootstrap(listen, "", "", ours, "");
+        let _envoy = Envoy::start(&scene.lab.pod, directory.path(), &config, listen);
+        exchange(&mut scene.outsider(listen).unwrap(), b"from envoy, plainly").unwrap();
+        loop {
+            let record = scene.server.record();
+            assert_eq!(record.source_id, None, "{record}");
+            if record.forward > 0 {
+                break;
+            }
+        }
+    }
+    // And to an Envoy beside the application, which the mesh says has no tunnel.
+    let beside = MESH
+        .replace("tunnel: hbone\nservices", "tunnel: none\nservices")
+        .replace("'80:8080'", "'80:9080'");
+    scene.learn(&beside);
+    let config = bootstrap(SocketAddr::from(([0, 0, 0, 0], 9080)), "", "", ours, "");
+    let at = "127.0.0.1:9080".parse().unwrap();
+    let _envoy = Envoy::start(&scene.lab.peer, directory.path(), &config, at);
+    exchange(&mut scene.connect(service(false)), b"to envoy, plainly").unwrap();
+    let record = scene.client.record();
+    assert_eq!((record.destination_id, record.error), (None, None));
+}
