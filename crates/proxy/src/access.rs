@@ -226,6 +226,8 @@ pub struct Record {
     pub backward: u64,
     /// How long it was open.
     pub duration: Duration,
+    /// What policies on trial would have decided, where that is something else. Of the end that policies protect.
+    pub on_trial: Option<String>,
     /// What went wrong, for programs.
     pub reason: Option<Reason>,
     /// What went wrong, for people.
@@ -264,6 +266,9 @@ impl fmt::Display for Record {
             " direction={direction} bytes_sent={sent} bytes_recv={received}"
         )?;
         write!(f, " duration=\"{}ms\"", self.duration.as_millis())?;
+        if let Some(verdict) = &self.on_trial {
+            write!(f, " policy.dry_run={verdict:?}")?;
+        }
         if let Some(reason) = self.reason {
             write!(f, " reason={}", reason.code())?;
         }

@@ -7,6 +7,7 @@ use crate::access::{Direction, Failure, Party, Reason, Record, Traffic};
 use crate::context::Context;
 use crate::mesh::{Mesh, Service, Workload};
 use crate::metrics::{Labels, Series};
+use crate::policy;
 use remora_mtls::SpiffeId;
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -275,6 +276,23 @@ impl Watch {
         }
     }
 
+    /// Policies are kept where connections arrive.
+    fn on_trial(&self, ends: &Ends) -> Option<String> {
+        if self.connection.direction != Direction::Inbound {
+            return None;
+        }
+        let verdict = self.ctx.mesh.on_trial(&policy::Connection {
+            source: ends.source_id.clone(),
+            source_ip: self.connection.source.ip(),
+            destination_ip: self.connection.destination.ip(),
+            destination_port: self.connection.destination.port(),
+        })?;
+        Some(match verdict {
+            policy::Verdict::Allow => "would be allowed".to_owned(),
+            policy::Verdict::Deny(why) => format!("would be refused: {why}"),
+        })
+    }
+
     fn record(&mut self) -> Record {
         let Connection {
             direction,
@@ -289,6 +307,7 @@ impl Watch {
         };
         let (forward, backward) = self.connection.bytes();
         let failure = self.failure.take();
+        let on_trial = self.on_trial(&ends);
         Record {
             began: self.connection.began,
             direction,
@@ -303,6 +322,7 @@ impl Watch {
             forward,
             backward,
             duration: self.connection.age(),
+            on_trial,
             reason: failure.as_ref().map(|failure| failure.reason),
             error: failure.map(|failure| failure.text),
         }

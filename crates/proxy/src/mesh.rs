@@ -144,6 +144,11 @@ impl Mesh {
         self.read(|tables| tables.missing_policy(workload))
     }
 
+    /// What would hold for a connection if policies on trial were in force, where that is something else.
+    pub fn on_trial(&self, connection: &Connection) -> Option<Verdict> {
+        self.read(|tables| tables.on_trial(connection))
+    }
+
     /// Whether a connection to a workload may be, and because of what.
     pub fn judge(&self, connection: &Connection) -> Judgement {
         self.read(|tables| tables.judge(connection))

@@ -39,6 +39,8 @@ struct Line<'a> {
     bytes_recv: u64,
     duration: String,
     response_flags: &'static str,
+    #[serde(rename = "policy.dry_run", skip_serializing_if = "Option::is_none")]
+    on_trial: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -75,6 +77,7 @@ impl Record {
             bytes_recv,
             duration: format!("{}ms", self.duration.as_millis()),
             response_flags: self.reason.map_or("-", Reason::flag),
+            on_trial: self.on_trial.as_deref(),
             reason: self.reason.map(Reason::code),
             error: self.error.as_deref(),
         };

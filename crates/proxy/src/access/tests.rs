@@ -26,6 +26,7 @@ fn record() -> Record {
         forward: 10,
         backward: 200,
         duration: Duration::from_millis(3),
+        on_trial: None,
         reason: None,
         error: None,
     }

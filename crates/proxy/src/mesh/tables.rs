@@ -261,6 +261,14 @@ impl Tables {
         self.broken.iter().cloned().collect()
     }
 
+    /// What would hold if policies on trial were in force, where that is something else.
+    pub(super) fn on_trial(&self, connection: &Connection) -> Option<Verdict> {
+        if !self.policies.values().any(Policy::is_dry_run) {
+            return None;
+        }
+        self.judge(connection).dry_run
+    }
+
     /// A policy that a workload names and that is not here.
     pub(super) fn missing_policy(&self, workload: &Workload) -> Option<String> {
         let mut named = workload.policies.iter();

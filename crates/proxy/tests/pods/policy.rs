@@ -39,6 +39,32 @@ fn policy_decides_and_decides_again_while_connected() {
 }
 
 #[test]
+fn a_policy_on_trial_changes_nothing_and_is_in_the_log() {
+    let trial = allow("somebody").replace("name: who", "name: who\ndryRun: true");
+    let scene = Scene::with(&trial);
+    scene.serve(8080, echo);
+    exchange(&mut scene.connect(service(false)), b"allowed").unwrap();
+    let record = scene.server.record();
+    assert_eq!(record.error, None);
+    assert_eq!(
+        record.on_trial.as_deref(),
+        Some("would be refused: no policy allows it")
+    );
+    assert!(
+        record.to_string().contains("policy.dry_run=\"would be refused"),
+        "{record}"
+    );
+    assert_eq!(
+        scene.client.record().on_trial,
+        None,
+        "policies are kept where connections arrive"
+    );
+    scene.learn(&allow("web").replace("name: who", "name: who\ndryRun: true"));
+    exchange(&mut scene.connect(service(true)), b"allowed either way").unwrap();
+    assert_eq!(scene.server.record().on_trial, None);
+}
+
+#[test]
 fn a_policy_that_has_not_arrived_denies() {
     let named = MESH.replace(
         "serviceAccount: cart",
