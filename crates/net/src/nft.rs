@@ -29,6 +29,7 @@ pub(crate) mod kind {
     pub(crate) const GETCHAIN: u16 = SUBSYSTEM | 4;
     pub(crate) const NEWRULE: u16 = SUBSYSTEM | 6;
     pub(crate) const GETRULE: u16 = SUBSYSTEM | 7;
+    pub(crate) const DELRULE: u16 = SUBSYSTEM | 8;
     pub(crate) const NEWSET: u16 = SUBSYSTEM | 9;
     pub(crate) const NEWSETELEM: u16 = SUBSYSTEM | 0xc;
     pub(crate) const GETSETELEM: u16 = SUBSYSTEM | 0xd;

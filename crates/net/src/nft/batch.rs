@@ -185,6 +185,20 @@ impl Batch {
         });
     }
 
+    /// Removes all rules of a chain.
+    pub fn flush_chain(&mut self, chain: &str) {
+        let table = self.table.clone();
+        self.message(
+            kind::DELRULE,
+            0,
+            || format!("clearing of chain {chain}"),
+            |w| {
+                w.text(1, &table);
+                w.text(2, chain);
+            },
+        );
+    }
+
     /// How large it is so far.
     pub fn size(&self) -> usize {
         self.writer.as_bytes().len()

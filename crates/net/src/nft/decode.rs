@@ -71,6 +71,9 @@ fn known(name: &str, data: &Attributes<'_>) -> Option<Expression> {
         "immediate" => immediate(data),
         "counter" => Some(Expression::Counter),
         "redir" => data.find(1).map(|_| Expression::Redirect),
+        "masq" => Some(Expression::Masquerade),
+        "reject" => (number(1) == Some(1)).then_some(Expression::Reset),
+        "numgen" => (number(3) == Some(1)).then(|| number(2).map(Expression::Random))?,
         "tproxy" => (number(1) == Some(0)).then_some(Expression::Tproxy),
         _ => None,
     }

@@ -4,6 +4,7 @@ use super::expression::{Expression, Verdict};
 use crate::netlink::Writer;
 
 const REGISTER: u32 = 1;
+const SECOND_REGISTER: u32 = 2;
 const VERDICT_REGISTER: u32 = 0;
 const LIST_ELEMENT: u16 = 1;
 const EXPRESSION_NAME: u16 = 1;
@@ -14,9 +15,24 @@ const DATA_VERDICT: u16 = 2;
 /// Writes one element of a rule's list of expressions.
 pub(super) fn expression(writer: &mut Writer, expression: &Expression) {
     let Some(name) = name(expression) else { return };
+    if let Expression::DestinationNat(to) = expression {
+        load(writer, REGISTER, &to.ip().octets());
+        load(writer, SECOND_REGISTER, &to.port().to_be_bytes());
+    }
     writer.nested(LIST_ELEMENT, |w| {
         w.text(EXPRESSION_NAME, name);
         w.nested(EXPRESSION_DATA, |w| content(w, expression));
+    });
+}
+
+/// Writes an expression that puts a value into a register.
+fn load(writer: &mut Writer, register: u32, value: &[u8]) {
+    writer.nested(LIST_ELEMENT, |w| {
+        w.text(EXPRESSION_NAME, "immediate");
+        w.nested(EXPRESSION_DATA, |w| {
+            w.net_u32(1, register);
+            data(w, 2, value);
+        });
     });
 }
 
@@ -33,6 +49,10 @@ fn name(expression: &Expression) -> Option<&'static str> {
         Expression::Counter => "counter",
         Expression::Redirect => "redir",
         Expression::Tproxy => "tproxy",
+        Expression::DestinationNat(_) => "nat",
+        Expression::Masquerade => "masq",
+        Expression::Reset => "reject",
+        Expression::Random(_) => "numgen",
         Expression::Unknown(_) => return None,
     })
 }
@@ -93,7 +113,20 @@ fn content(w: &mut Writer, expression: &Expression) {
             w.net_u32(1, VERDICT_REGISTER);
             w.nested(2, |w| self::verdict(w, verdict));
         }
-        Expression::Counter | Expression::Unknown(_) => {}
+        // Destination, IPv4, address and port from the registers they were loaded into.
+        Expression::DestinationNat(_) => {
+            w.net_u32(1, 1);
+            w.net_u32(2, 2);
+            w.net_u32(3, REGISTER);
+            w.net_u32(5, SECOND_REGISTER);
+        }
+        Expression::Reset => w.net_u32(1, 1),
+        Expression::Random(below) => {
+            w.net_u32(1, REGISTER);
+            w.net_u32(2, *below);
+            w.net_u32(3, 1);
+        }
+        Expression::Counter | Expression::Masquerade | Expression::Unknown(_) => {}
     }
 }
 

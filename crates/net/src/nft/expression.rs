@@ -2,6 +2,8 @@
 //!
 //! There is one register: each expression that loads is followed by the one that uses what it loaded.
 
+use std::net::SocketAddrV4;
+
 /// A property of a packet that is not in its bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Meta {
@@ -182,6 +184,14 @@ pub enum Expression {
     Redirect,
     /// Hand the packet to the transparent listener on the loaded port; ends the rule if there is none.
     Tproxy,
+    /// Send the connection to another address and port; listed back in parts.
+    DestinationNat(SocketAddrV4),
+    /// Let the connection appear to come from this host.
+    Masquerade,
+    /// Answer with a TCP reset.
+    Reset,
+    /// Load a number below this one that differs from packet to packet (4 bytes, host order).
+    Random(u32),
     /// Decide.
     Verdict(Verdict),
     /// Something this crate never writes.
