@@ -5,14 +5,31 @@
 //! There is no daemon and no helper program; what this process started dies with it. [`image`], [`store`] and
 //! [`registry`] turn references into root file systems.
 //!
+//! The upper half is a node and the cluster around it. Pure: [`manifest`] turns documents into pods, [`services`]
+//! knows addresses and names, [`environment`] and [`volumes`] what a container gets. Acting: [`network`], [`dns`].
+//!
 //! [`Spec`]: container::Spec
 
 pub mod cgroup;
 pub mod container;
+pub mod dns;
+pub mod environment;
 pub mod image;
+pub mod launch;
+pub mod manifest;
+pub mod mesh;
+pub mod network;
+pub mod objects;
+pub mod pod;
+pub mod provision;
 pub mod registry;
+pub mod relay;
 pub mod rootless;
 pub mod sandbox;
 pub mod seccomp;
+pub mod services;
+pub mod session;
 pub mod store;
 mod sys;
+pub mod volumes;
+pub mod world;

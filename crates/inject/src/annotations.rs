@@ -160,7 +160,10 @@ pub(crate) fn unknown(pod: &Value, warnings: &mut Vec<Warning>) {
 
 fn is_unknown(key: &str) -> bool {
     if let Some(rest) = key.strip_prefix("remora.dev/") {
-        return !(rest.starts_with("network.") || rest.starts_with("start-after.") || rest == "enforce");
+        return !(rest.starts_with("network.")
+            || rest.starts_with("start-after.")
+            || rest.starts_with("demo.")
+            || rest == "enforce");
     }
     is_istio(key) && !known_names().any(|known| known == key)
 }

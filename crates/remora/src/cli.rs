@@ -1,7 +1,8 @@
 //! What can be typed. No IO, no decisions: [`commands`](crate::commands) act on it.
 
 use crate::commands::{
-    capture, check, completions, control, image, inject, install, istio_iptables, man, proxy, request, wait,
+    capture, check, completions, control, demo, image, inject, install, istio_iptables, man, proxy, request,
+    run, wait,
 };
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use std::ffi::OsString;
@@ -57,6 +58,12 @@ pub(crate) enum Command {
     /// Write an image of this binary, for clusters
     #[command(long_about = image::ABOUT)]
     Image(image::Args),
+    /// Run pods on this machine, mesh included
+    #[command(long_about = run::ABOUT, after_long_help = run::AFTER)]
+    Run(Box<run::Args>),
+    /// Play a part of a small demo application
+    #[command(hide = true)]
+    Demo(demo::Args),
     /// Print a completion script for a shell
     Completions(completions::Args),
     /// Print the manual page of a command

@@ -5,6 +5,7 @@ pub(crate) mod capture_flags;
 pub(crate) mod check;
 pub(crate) mod completions;
 pub(crate) mod control;
+pub(crate) mod demo;
 pub(crate) mod image;
 pub(crate) mod inject;
 pub(crate) mod install;
@@ -13,6 +14,7 @@ pub(crate) mod man;
 pub(crate) mod proxy;
 pub(crate) mod report;
 pub(crate) mod request;
+pub(crate) mod run;
 pub(crate) mod wait;
 
 use crate::cli::Command;
@@ -33,6 +35,8 @@ pub(crate) fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Proxy(args) => Ok(proxy::run(&args)),
         Command::Wait(args) => Ok(wait::run(&args)),
         Command::Request(args) => Ok(request::run(&args)),
+        Command::Run(args) => run::run(&args),
+        Command::Demo(args) => demo::run(&args),
         Command::Completions(args) => completions::run(&args),
         Command::Man(args) => man::run(&args),
     }

@@ -58,6 +58,8 @@ pub struct Config {
     pub backoff_jitter: u64,
     /// Longest time between two passes.
     pub resync: Millis,
+    /// Crash back-off before the second restart; it doubles from there.
+    pub first_backoff: Millis,
     /// Longest crash back-off.
     pub max_backoff: Millis,
     /// Retry after a pass that failed for another reason than a back-off.
@@ -73,6 +75,7 @@ impl Default for Config {
             pass_delay: 0,
             backoff_jitter: 1250,
             resync: 60_000,
+            first_backoff: 10_000,
             max_backoff: 300_000,
             error_retry: 10_000,
         }

@@ -24,7 +24,7 @@ mod world;
 pub use actor::{Actor, ActorRef, Part};
 pub use assume::AssumeError;
 pub use behaviour::{Behaviour, Role, Target};
-pub use trace::{Change, Entry, Lane, Trace, What};
+pub use trace::{Change, Entry, Lane, Trace, What, changes};
 
 use world::World;
 

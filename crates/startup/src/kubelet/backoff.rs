@@ -9,7 +9,6 @@ use std::collections::BTreeMap;
 use super::{Exit, Millis};
 use crate::view::Slot;
 
-const BASE: Millis = 10_000;
 const RESET_AFTER: Millis = 600_000;
 
 #[derive(Debug, Clone, Copy)]
@@ -31,7 +30,7 @@ impl Backoff {
         now: Millis,
         slot: Slot,
         seen_exit: Option<Exit>,
-        limit: Millis,
+        (base, limit): (Millis, Millis),
     ) -> Result<(), Millis> {
         let Some(exit) = seen_exit else { return Ok(()) };
         let entry = self.entries.get(&slot).copied();
@@ -41,7 +40,7 @@ impl Backoff {
         {
             return Err(exit.at + entry.delay);
         }
-        let delay = recent.map_or(BASE, |e| e.delay.saturating_mul(2)).min(limit);
+        let delay = recent.map_or(base, |e| e.delay.saturating_mul(2)).min(limit);
         self.entries.insert(slot, Entry { delay, updated: now });
         Ok(())
     }

@@ -199,7 +199,8 @@ impl Kubelet {
     }
 
     fn begin_start(&mut self, now: Millis, slot: Slot, seen: Option<Exit>) {
-        if let Err(at) = self.backoff.admit(now, slot, seen, self.config.max_backoff) {
+        let limits = (self.config.first_backoff, self.config.max_backoff);
+        if let Err(at) = self.backoff.admit(now, slot, seen, limits) {
             let rest = at
                 .saturating_sub(now)
                 .saturating_mul(self.config.backoff_jitter.max(1000))

@@ -241,7 +241,7 @@ impl Trace {
 }
 
 /// The differences between two published statuses.
-pub(super) fn changes(before: &Status, after: &Status) -> Vec<Change> {
+pub fn changes(before: &Status, after: &Status) -> Vec<Change> {
     let mut out = Vec::new();
     for (slot, (b, a)) in before.containers.iter().zip(&after.containers).enumerate() {
         if a.state != b.state {

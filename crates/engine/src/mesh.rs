@@ -1,0 +1,282 @@
+//! The mesh of a run: who callers are, and what proxies are told.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use remora_control::mesh::Document;
+use remora_control::plane::Settings;
+use remora_control::token::{Authenticator, Unidentified};
+use remora_control::{Notice, Plane, PlaneError};
+use remora_mtls::{Authority, AuthorityError, InvalidSpiffeId, SpiffeId};
+use remora_pod::{object, view};
+use serde_json::{Value, json};
+
+use crate::environment::service_account;
+use crate::services::{Member, Protocol, Service, ServicePort, Target};
+
+/// The trust domain of every run.
+pub const TRUST_DOMAIN: &str = "cluster.local";
+const LIFE: Duration = Duration::from_hours(24);
+const ROOT_LIFE: Duration = Duration::from_hours(24 * 30);
+
+/// The mesh of a run cannot be set up.
+#[derive(Debug, thiserror::Error)]
+pub enum MeshError {
+    /// A root certificate.
+    #[error("make a root certificate")]
+    Authority(#[from] AuthorityError),
+    /// A service account whose name cannot be part of an identity.
+    #[error("make an identity of {namespace}/{account}")]
+    Identity {
+        /// Its namespace.
+        namespace: String,
+        /// Its name.
+        account: String,
+        /// Why not.
+        #[source]
+        source: InvalidSpiffeId,
+    },
+    /// The control plane.
+    #[error("start the control plane")]
+    Plane(#[from] PlaneError),
+}
+
+/// The token of a service account for an audience.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Token {
+    /// The account's namespace.
+    pub namespace: String,
+    /// The account.
+    pub account: String,
+    /// For whom it is; empty for the cluster itself.
+    pub audience: String,
+    /// The token.
+    pub text: String,
+}
+
+/// Makes tokens for service accounts and audiences. `secret` makes them unguessable.
+///
+/// They look like a cluster's tokens, so that programs that read the claims find them; nobody but this run's own
+/// control plane takes them, and it compares them as a whole.
+pub fn tokens(
+    accounts: &BTreeSet<(String, String)>,
+    audiences: &BTreeSet<String>,
+    secret: &[u8],
+    now: SystemTime,
+) -> Vec<Token> {
+    let seconds = now
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap_or_default()
+        .as_secs();
+    let mut out = Vec::new();
+    for (namespace, account) in accounts {
+        for audience in audiences {
+            let claims = claims(namespace, account, audience, seconds);
+            let head = URL_SAFE_NO_PAD.encode(json!({"alg": "none", "typ": "JWT"}).to_string().as_bytes());
+            let body = URL_SAFE_NO_PAD.encode(claims.to_string().as_bytes());
+            let tail = URL_SAFE_NO_PAD.encode(secret);
+            out.push(Token {
+                namespace: namespace.clone(),
+                account: account.clone(),
+                audience: audience.clone(),
+                text: format!("{head}.{body}.{tail}"),
+            });
+        }
+    }
+    out
+}
+
+fn claims(namespace: &str, account: &str, audience: &str, now: u64) -> Value {
+    let audience = if audience.is_empty() {
+        "https://kubernetes.default.svc.cluster.local"
+    } else {
+        audience
+    };
+    json!({
+        "aud": [audience],
+        "exp": now + LIFE.as_secs(),
+        "iat": now,
+        "iss": "https://kubernetes.default.svc.cluster.local",
+        "kubernetes.io": {"namespace": namespace, "serviceaccount": {"name": account}},
+        "sub": format!("system:serviceaccount:{namespace}:{account}"),
+    })
+}
+
+/// Knows the tokens of the run.
+struct Known(Vec<(String, SpiffeId)>);
+
+#[tonic::async_trait]
+impl Authenticator for Known {
+    async fn identify(&self, token: &str) -> Result<SpiffeId, Unidentified> {
+        let same = |expected: &str| {
+            let pairs = expected.bytes().zip(token.bytes());
+            expected.len() == token.len() && pairs.fold(0, |sum, (a, b)| sum | (a ^ b)) == 0
+        };
+        let found = self.0.iter().find(|(expected, _)| same(expected));
+        found
+            .map(|(_, id)| id.clone())
+            .ok_or_else(|| Unidentified::Refused("the token is none of this run's".to_owned()))
+    }
+}
+
+/// The control plane of a run.
+pub fn plane(tokens: &[Token], notice: impl Fn(&Notice) + Send + Sync + 'static) -> Result<Plane, MeshError> {
+    let authority = Authority::generate("remora run", SystemTime::now(), ROOT_LIFE)?;
+    let mut known = Vec::new();
+    for token in tokens {
+        let id = SpiffeId::of_service_account(TRUST_DOMAIN, &token.namespace, &token.account);
+        let id = id.map_err(|source| MeshError::Identity {
+            namespace: token.namespace.clone(),
+            account: token.account.clone(),
+            source,
+        })?;
+        known.push((token.text.clone(), id));
+    }
+    let settings = Settings {
+        trust_domain: TRUST_DOMAIN.to_owned(),
+        server_names: vec![
+            "istiod.istio-system.svc".to_owned(),
+            "istiod.istio-system.svc.cluster.local".to_owned(),
+        ],
+        certificate_life: LIFE,
+        longest_certificate_life: LIFE,
+    };
+    Ok(Plane::new(authority, Arc::new(Known(known)), settings, notice)?)
+}
+
+/// A pod as the mesh sees it.
+#[derive(Debug, Clone)]
+pub struct Peer<'a> {
+    /// The pod.
+    pub pod: &'a Value,
+    /// Where it is, and whether it is ready.
+    pub member: &'a Member,
+}
+
+/// The documents that describe the mesh at this moment, in the form in which people write them.
+pub fn documents(services: &[Service], peers: &[Peer<'_>]) -> Result<Vec<Document>, serde_json::Error> {
+    services
+        .iter()
+        .filter(|s| s.external_name.is_none())
+        .map(mesh_service)
+        .chain(peers.iter().map(|peer| workload(peer, services)))
+        .map(serde_json::from_value)
+        .collect()
+}
+
+fn mesh_service(service: &Service) -> Value {
+    let port = |port: &ServicePort| match port.target {
+        Target::Number(target) => json!({"port": port.port, "targetPort": target}),
+        Target::Name(_) => json!({"port": port.port}),
+    };
+    json!({
+        "kind": "Service",
+        "name": service.name,
+        "namespace": service.namespace,
+        "addresses": service.address.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        "ports": tcp(service).map(port).collect::<Vec<_>>(),
+        "publishNotReadyAddresses": service.unready_too,
+    })
+}
+
+/// The mesh carries TCP only.
+fn tcp(service: &Service) -> impl Iterator<Item = &ServicePort> {
+    service.ports.iter().filter(|p| p.protocol == Protocol::Tcp)
+}
+
+fn workload(peer: &Peer<'_>, services: &[Service]) -> Value {
+    let member = peer.member;
+    let mut joined = BTreeMap::new();
+    for service in services.iter().filter(|s| s.selects(member)) {
+        let mapping = |port: &ServicePort| Some(format!("{}:{}", port.port, port.target_of(member)?));
+        let ports: Vec<String> = tcp(service).filter_map(mapping).collect();
+        joined.insert(format!("{}/{}", service.namespace, service.host_name()), ports);
+    }
+    json!({
+        "kind": "Workload",
+        "name": member.name,
+        "namespace": member.namespace,
+        "addresses": [member.address.to_string()],
+        "serviceAccount": service_account(peer.pod),
+        "tunnel": if is_meshed(peer.pod) { "hbone" } else { "none" },
+        "services": joined,
+        "healthy": member.ready,
+        "owner": owner(peer.pod),
+    })
+}
+
+/// Whether a pod has a proxy of its own.
+pub fn is_meshed(pod: &Value) -> bool {
+    view::container(pod, "istio-proxy").is_some()
+}
+
+/// What the pod is a part of, as its proxy says it.
+fn owner(pod: &Value) -> Option<String> {
+    object::label(pod, "service.istio.io/canonical-name")
+        .or_else(|| object::label(pod, "app"))
+        .map(str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Peer, documents, tokens};
+    use crate::services::{self, Member};
+    use remora_control::mesh::{Document, Tunnel};
+    use serde_json::json;
+    use std::time::SystemTime;
+
+    #[test]
+    fn meshed_pods_are_reached_by_tunnel_and_others_plainly() {
+        let service = json!({"metadata": {"name": "cart", "namespace": "shop"}, "spec": {"selector": {"app": "cart"},
+            "ports": [{"port": 80, "targetPort": "web"}, {"port": 53, "protocol": "UDP"}]}});
+        let services = services::read(&[service], "default");
+        let pod = |proxy: bool| {
+            let mut containers =
+                vec![json!({"name": "c", "ports": [{"name": "web", "containerPort": 8080}]})];
+            if proxy {
+                containers.push(json!({"name": "istio-proxy"}));
+            }
+            json!({"metadata": {"name": format!("p{proxy}"), "namespace": "shop", "labels": {"app": "cart"}},
+                "spec": {"serviceAccountName": "sa", "containers": containers}})
+        };
+        let pods = [pod(true), pod(false)];
+        let members: Vec<Member> = pods
+            .iter()
+            .map(|pod| Member::read(pod, [10, 244, 0, 9].into(), true))
+            .collect();
+        let peers: Vec<Peer<'_>> = pods
+            .iter()
+            .zip(&members)
+            .map(|(pod, member)| Peer { pod, member })
+            .collect();
+        let documents = documents(&services, &peers).unwrap();
+        let [
+            Document::Service(service),
+            Document::Workload(meshed),
+            Document::Workload(plain),
+        ] = &documents[..]
+        else {
+            panic!("{documents:?}")
+        };
+        assert_eq!(service.ports.len(), 1, "UDP is not carried");
+        assert_eq!(meshed.tunnel, Tunnel::Hbone);
+        assert_eq!(plain.tunnel, Tunnel::None);
+        assert_eq!(meshed.service_account, "sa");
+        assert_eq!(meshed.services["shop/cart.shop.svc.cluster.local"], ["80:8080"]);
+    }
+
+    #[test]
+    fn tokens_differ_by_account_audience_and_run() {
+        let accounts = [("a".to_owned(), "x".to_owned()), ("b".to_owned(), "x".to_owned())].into();
+        let audiences = [String::new(), "istio-ca".to_owned()].into();
+        let first = tokens(&accounts, &audiences, b"one", SystemTime::UNIX_EPOCH);
+        let second = tokens(&accounts, &audiences, b"two", SystemTime::UNIX_EPOCH);
+        assert_eq!(first.len(), 4);
+        let all: std::collections::BTreeSet<&str> =
+            first.iter().chain(&second).map(|t| t.text.as_str()).collect();
+        assert_eq!(all.len(), 8);
+    }
+}

@@ -1,0 +1,88 @@
+//! The node's rules: Service addresses are translated, those nobody stands behind refuse.
+
+use remora_net::nft::{Base, Batch, ChainSpec, Cmp, Connection, Expression, Hook, Meta, Verdict};
+
+use super::{NetworkError, namespace};
+use crate::services::{Forward, Protocol};
+
+const TABLE: &str = "remora-node";
+const SERVICES: &str = "services";
+const NOBODY: &str = "nobody";
+const PREROUTING: u32 = 0;
+const OUTPUT: u32 = 3;
+const DESTINATION_NAT: i32 = -100;
+
+/// Puts the chains there. They stay for the life of the node: removing them would forget open connections.
+pub(super) fn install() -> Result<(), NetworkError> {
+    let mut batch = Batch::new(TABLE);
+    batch.add_table(None);
+    for name in [SERVICES, NOBODY] {
+        batch.add_chain(&ChainSpec { name, hook: None });
+    }
+    for (direction, number) in [("pods", PREROUTING), ("node", OUTPUT)] {
+        for (kind, priority, target) in [
+            ("nat", DESTINATION_NAT, SERVICES),
+            ("filter", DESTINATION_NAT + 10, NOBODY),
+        ] {
+            let name = format!("{kind}-{direction}");
+            let hook = Some(Hook {
+                kind,
+                number,
+                priority,
+            });
+            batch.add_chain(&ChainSpec { name: &name, hook });
+            batch.add_rule(&name, &[Expression::Verdict(Verdict::Jump(target.to_owned()))]);
+        }
+    }
+    commit(batch)
+}
+
+/// Exchanges the rules of the Services, all at once.
+pub(super) fn replace(forwards: &[Forward]) -> Result<(), NetworkError> {
+    let mut batch = Batch::new(TABLE);
+    batch.flush_chain(SERVICES);
+    batch.flush_chain(NOBODY);
+    for forward in forwards {
+        if forward.to.is_empty() && forward.protocol == Protocol::Tcp {
+            // k8s: kube-proxy refuses connections to a Service without endpoints.
+            let mut rule = addressed_to(forward);
+            rule.push(Expression::Reset);
+            batch.add_rule(NOBODY, &rule);
+        }
+        for (index, target) in forward.to.iter().enumerate() {
+            let left = u32::try_from(forward.to.len() - index).unwrap_or(u32::MAX);
+            let mut rule = addressed_to(forward);
+            if left > 1 {
+                rule.extend([
+                    Expression::Random(left),
+                    Expression::Compare(Cmp::Equal, 0_u32.to_ne_bytes().to_vec()),
+                ]);
+            }
+            rule.push(Expression::DestinationNat(*target));
+            batch.add_rule(SERVICES, &rule);
+        }
+    }
+    commit(batch)
+}
+
+fn addressed_to(forward: &Forward) -> Vec<Expression> {
+    const IPV4: u8 = 2;
+    let destination = |base, offset, length| Expression::Payload { base, offset, length };
+    let equals = |bytes: &[u8]| Expression::Compare(Cmp::Equal, bytes.to_vec());
+    vec![
+        Expression::Meta(Meta::Family),
+        equals(&[IPV4]),
+        destination(Base::Network, 16, 4),
+        equals(&forward.from.ip().octets()),
+        Expression::Meta(Meta::Protocol),
+        equals(&[forward.protocol.number()]),
+        destination(Base::Transport, 2, 2),
+        equals(&forward.from.port().to_be_bytes()),
+    ]
+}
+
+fn commit(batch: Batch) -> Result<(), NetworkError> {
+    let mut connection = Connection::open().map_err(namespace("open netlink"))?;
+    connection.commit(batch)?;
+    Ok(())
+}

@@ -1,0 +1,134 @@
+//! Looks at a pod's network from inside: is it captured, and does a proxy take the connections.
+//!
+//! A thread in the pod's namespace looks ten times a second. It reads what the kernel says (rules, listening sockets)
+//! and opens no connection, so that nothing in the pod notices.
+
+use std::fs;
+use std::sync::mpsc::{self as mpsc_std, RecvTimeoutError};
+use std::time::Duration;
+
+use remora_net::Namespace;
+use remora_net::nft::Connection;
+use remora_startup::network::NetState;
+use remora_startup::sim::{ActorRef, What};
+use tokio::sync::mpsc;
+
+use super::{Mail, Pod};
+
+const PERIOD: Duration = Duration::from_millis(100);
+/// The port of outbound capture.
+const CAPTURE_PORT: u16 = 15001;
+
+/// A thread that looks, until this is dropped.
+#[derive(Debug)]
+pub(super) struct Watch {
+    _stop: mpsc_std::Sender<()>,
+}
+
+impl Watch {
+    pub(super) fn begin(
+        network: Namespace,
+        mail: mpsc::UnboundedSender<Mail>,
+        proxy: Option<ActorRef>,
+    ) -> Self {
+        let (stop, told) = mpsc_std::channel();
+        let thread = std::thread::Builder::new().name("watch".into());
+        // Without the thread the pod runs all the same; only its network states are not shown.
+        let _ = thread.spawn(move || {
+            if network.enter().is_err() {
+                return;
+            }
+            let mut last = NetState::Direct;
+            loop {
+                let now = look();
+                if now != last && !report(&mail, &last, &now, proxy) {
+                    return;
+                }
+                last = now;
+                // Ends at once when the watch is dropped.
+                if told.recv_timeout(PERIOD) != Err(RecvTimeoutError::Timeout) {
+                    return;
+                }
+            }
+        });
+        Self { _stop: stop }
+    }
+}
+
+/// False when nobody listens any more.
+fn report(
+    mail: &mpsc::UnboundedSender<Mail>,
+    before: &NetState,
+    now: &NetState,
+    proxy: Option<ActorRef>,
+) -> bool {
+    let mut news = Vec::new();
+    if *before == NetState::Direct {
+        news.push(What::Captured(None));
+    }
+    if let (NetState::Proxied, Some(proxy)) = (now, proxy) {
+        news.push(What::ProxyReady(proxy));
+    }
+    news.into_iter()
+        .all(|what| mail.send(Mail::Happened(what)).is_ok())
+        && mail.send(Mail::Network(now.clone())).is_ok()
+}
+
+fn look() -> NetState {
+    let captured = Connection::open()
+        .ok()
+        .and_then(|mut connection| connection.all_chains().ok())
+        .is_some_and(|chains| chains.iter().any(is_capture));
+    if !captured {
+        return NetState::Direct;
+    }
+    let listens = ["/proc/thread-self/net/tcp", "/proc/thread-self/net/tcp6"]
+        .iter()
+        .filter_map(|path| fs::read_to_string(path).ok())
+        .any(|text| is_listening(&text, CAPTURE_PORT));
+    if listens {
+        NetState::Proxied
+    } else {
+        NetState::Broken
+    }
+}
+
+/// Rules of ours, or of Istio's own program.
+fn is_capture((table, chain): &(String, String)) -> bool {
+    table == "remora" || chain.starts_with("ISTIO_")
+}
+
+/// Whether the kernel's list has a listening socket on this port.
+fn is_listening(list: &str, port: u16) -> bool {
+    const LISTENING: &str = "0A";
+    let wanted = format!(":{port:04X}");
+    list.lines().any(|line| {
+        let mut words = line.split_whitespace().skip(1);
+        let own = words.next().unwrap_or_default();
+        own.ends_with(&wanted) && words.nth(1) == Some(LISTENING)
+    })
+}
+
+impl Pod {
+    /// The proxy's container, by its name.
+    pub(super) fn proxy(&self) -> Option<ActorRef> {
+        use remora_startup::sim::Actor;
+        let slot = self.kubelet.view().slot("istio-proxy")?;
+        Some(ActorRef {
+            actor: Actor::main(slot),
+            instance: 1,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_listening;
+
+    #[test]
+    fn listening_sockets_are_found() {
+        let list = "  sl  local_address rem_address   st\n   0: 0100007F:3A99 00000000:0000 0A 00000000\n   1: 0100007F:3A9E 0100007F:1234 01 0\n";
+        assert!(is_listening(list, 15001));
+        assert!(!is_listening(list, 15006));
+    }
+}

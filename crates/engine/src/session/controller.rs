@@ -1,0 +1,343 @@
+//! What a cluster's controllers do: endpoints, names, the mesh, turns and Jobs.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddrV4;
+use std::sync::Arc;
+
+use remora_control::Plane;
+use remora_pod::object;
+use remora_startup::kubelet::{Phase, Status};
+use serde_json::Value;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+
+use super::{Command, Options, SessionError, Targets};
+use crate::manifest::{Job, Owner, Planned};
+use crate::mesh::{self, Peer};
+use crate::pod::{Order, Pod, chain};
+use crate::services::{Member, Names, forwards};
+use crate::world::{Notice, PodId, World};
+
+/// How far a Job is.
+#[derive(Debug, Default)]
+struct Progress {
+    made: u32,
+    succeeded: u32,
+    failed: u32,
+}
+
+/// A pod of the run.
+struct Entry {
+    planned: Planned,
+    document: Arc<Value>,
+    orders: Option<mpsc::Sender<Order>>,
+    status: Option<Box<Status>>,
+    ended: bool,
+}
+
+/// Plays the controllers.
+pub(super) struct Controller {
+    world: Arc<World>,
+    options: Options,
+    plane: Arc<Plane>,
+    names: watch::Sender<Arc<Names>>,
+    targets: Targets,
+    notices: mpsc::Sender<Notice>,
+    pods: Vec<Entry>,
+    jobs: BTreeMap<(String, String), Progress>,
+    members: Vec<Member>,
+    tasks: JoinSet<()>,
+    stopping: bool,
+}
+
+impl Controller {
+    pub(super) fn new(
+        world: Arc<World>,
+        options: Options,
+        plane: Arc<Plane>,
+        names: watch::Sender<Arc<Names>>,
+        targets: Targets,
+        notices: mpsc::Sender<Notice>,
+    ) -> Self {
+        Self {
+            world,
+            options,
+            plane,
+            names,
+            targets,
+            notices,
+            pods: Vec::new(),
+            jobs: BTreeMap::new(),
+            members: Vec::new(),
+            tasks: JoinSet::new(),
+            stopping: false,
+        }
+    }
+
+    /// Whether every published port leads to something that is there.
+    pub(super) fn check_targets(&self, pods: &[Planned]) -> Result<(), SessionError> {
+        for (publish, _) in &self.targets {
+            let service = self
+                .world
+                .services
+                .iter()
+                .any(|s| is_named(&publish.target, &s.namespace, &s.name));
+            let pod = pods.iter().any(|p| leads_to(&publish.target, p));
+            if !service && !pod {
+                return Err(SessionError::Target {
+                    target: publish.target.clone(),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) async fn run(
+        mut self,
+        planned: Vec<Planned>,
+        mut raw: mpsc::Receiver<Notice>,
+        mut commands: mpsc::Receiver<Command>,
+    ) {
+        for one in planned {
+            self.add(one).await;
+        }
+        self.reconcile().await;
+        self.start_due();
+        loop {
+            tokio::select! {
+                Some(notice) = raw.recv() => {
+                    if !self.notice(notice).await {
+                        return;
+                    }
+                }
+                command = commands.recv() => match command {
+                    Some(command) => self.command(command).await,
+                    // The session is gone.
+                    None => return,
+                },
+            }
+            if self.stopping && self.pods.iter().all(|p| p.ended) {
+                self.tell(Notice::Over).await;
+                return;
+            }
+        }
+    }
+
+    async fn tell(&self, notice: Notice) {
+        // Whoever watched is gone; the session ends with them.
+        let _ = self.notices.send(notice).await;
+    }
+
+    async fn add(&mut self, planned: Planned) {
+        let document = Arc::new(planned.pod.clone());
+        if let Owner::Job(job) = &planned.owner {
+            self.progress(&planned, job).made += 1;
+        }
+        let id = self.pods.len();
+        self.tell(Notice::Added(id, Arc::clone(&document), planned.owner.clone()))
+            .await;
+        self.pods.push(Entry {
+            planned,
+            document,
+            orders: None,
+            status: None,
+            ended: false,
+        });
+    }
+
+    fn progress(&mut self, planned: &Planned, job: &Job) -> &mut Progress {
+        let key = (object::namespace(&planned.pod).to_owned(), job.name.clone());
+        self.jobs.entry(key).or_default()
+    }
+
+    /// Starts what may start: everything but pods whose turn has not come.
+    fn start_due(&mut self) {
+        if self.stopping {
+            return;
+        }
+        for id in 0..self.pods.len() {
+            let entry = &self.pods[id];
+            let ready = |other: PodId| {
+                let status = self.pods.get(other).and_then(|e| e.status.as_ref());
+                status.is_some_and(|s| s.ready)
+            };
+            let due = entry.planned.after.is_none_or(ready);
+            if entry.orders.is_none() && due && !entry.ended {
+                self.start(id);
+            }
+        }
+    }
+
+    fn start(&mut self, id: PodId) {
+        let (sender, receiver) = mpsc::channel(16);
+        let entry = &mut self.pods[id];
+        entry.orders = Some(sender);
+        let pod = Pod::new(
+            id,
+            Arc::clone(&self.world),
+            entry.planned.pod.clone(),
+            self.options.kubelet.clone(),
+        );
+        self.tasks.spawn(pod.run(receiver));
+    }
+
+    /// False when nobody watches any more.
+    async fn notice(&mut self, notice: Notice) -> bool {
+        match &notice {
+            Notice::Status(id, status) => {
+                let id = *id;
+                let status = status.clone();
+                self.pods[id].status = Some(status);
+                self.reconcile().await;
+                self.start_due();
+                self.follow_job(id).await;
+            }
+            Notice::Gone(id) => {
+                let id = *id;
+                self.pods[id].ended = true;
+                self.reconcile().await;
+            }
+            _ => {}
+        }
+        self.notices.send(notice).await.is_ok()
+    }
+
+    async fn command(&mut self, command: Command) {
+        match command {
+            Command::Order(id, order) => self.order(id, order).await,
+            Command::Stop(grace) => {
+                self.stopping = true;
+                for id in 0..self.pods.len() {
+                    if self.pods[id].orders.is_none() {
+                        self.pods[id].ended = true;
+                    }
+                    self.order(id, Order::Delete(grace)).await;
+                }
+            }
+        }
+    }
+
+    async fn order(&self, id: PodId, order: Order) {
+        if let Some(orders) = self.pods.get(id).and_then(|e| e.orders.as_ref()) {
+            // A pod that is gone takes no orders.
+            let _ = orders.send(order).await;
+        }
+    }
+
+    /// Brings Services, names, the mesh and published ports in line with the pods.
+    async fn reconcile(&mut self) {
+        let members: Vec<(PodId, Member)> = (0..self.pods.len())
+            .filter_map(|id| Some((id, self.member(id)?)))
+            .collect();
+        let list: Vec<Member> = members.iter().map(|(_, m)| m.clone()).collect();
+        if list == self.members && !self.members.is_empty() {
+            return;
+        }
+        self.members = list;
+        let services = &self.world.services;
+        let forwards = forwards(services, &self.members);
+        let written = self.world.with_node(|node| node.forward(&forwards));
+        if let Err(error) = written {
+            self.tell(Notice::Trouble(None, chain(&error))).await;
+        }
+        let names = Names::new(services, &self.members);
+        self.names.send_replace(Arc::new(names));
+        let peers: Vec<Peer<'_>> = members
+            .iter()
+            .zip(&self.members)
+            .map(|((id, _), member)| Peer {
+                pod: &self.pods[*id].document,
+                member,
+            })
+            .collect();
+        let told = match mesh::documents(services, &peers) {
+            Ok(documents) => self.plane.publish(&documents).map_err(|error| chain(&error)),
+            Err(error) => Err(format!("describe the mesh: {error}")),
+        };
+        if let Err(error) = told {
+            self.tell(Notice::Trouble(None, error)).await;
+        }
+        self.retarget();
+    }
+
+    /// A pod as Services see it, once the API shows its address.
+    fn member(&self, id: PodId) -> Option<Member> {
+        let entry = &self.pods[id];
+        let status = entry.status.as_ref()?;
+        if entry.ended || status.pod_ip == 0 || status.phase.is_terminal() {
+            return None;
+        }
+        let address = self.world.address_of(id)?;
+        let ready = status.ready && !status.deleting;
+        Some(Member::read(&entry.document, address, ready))
+    }
+
+    fn retarget(&self) {
+        for (publish, sender) in &self.targets {
+            sender.send_replace(self.target(&publish.target, publish.port));
+        }
+    }
+
+    fn target(&self, name: &str, port: u16) -> Option<SocketAddrV4> {
+        let service = self
+            .world
+            .services
+            .iter()
+            .find(|s| is_named(name, &s.namespace, &s.name));
+        if let Some(address) = service.and_then(|s| s.address) {
+            return Some(SocketAddrV4::new(address, port));
+        }
+        let member = (0..self.pods.len())
+            .filter(|id| leads_to(name, &self.pods[*id].planned))
+            .find_map(|id| self.member(id));
+        member.map(|m| SocketAddrV4::new(m.address, port))
+    }
+
+    /// Makes the next pod of a Job when one has ended.
+    async fn follow_job(&mut self, id: PodId) {
+        let entry = &self.pods[id];
+        let Owner::Job(job) = entry.planned.owner.clone() else {
+            return;
+        };
+        let phase = entry.status.as_ref().map(|s| s.phase);
+        let Some(phase) = phase.filter(|p| p.is_terminal() && !entry.ended) else {
+            return;
+        };
+        let planned = entry.planned.clone();
+        self.pods[id].ended = true;
+        let stopping = self.stopping;
+        let progress = self.progress(&planned, &job);
+        match phase {
+            Phase::Succeeded => progress.succeeded += 1,
+            _ => progress.failed += 1,
+        }
+        let running = progress.made - progress.succeeded - progress.failed;
+        let wanted = job.completions.saturating_sub(progress.succeeded);
+        let next = progress.made;
+        if stopping || progress.failed > job.backoff_limit || wanted <= running || running >= job.parallelism
+        {
+            return;
+        }
+        self.add(planned.again(next)).await;
+        self.start_due();
+    }
+}
+
+/// Whether a name as typed means this object.
+fn is_named(typed: &str, namespace: &str, name: &str) -> bool {
+    match typed.split_once('/') {
+        Some((wanted, rest)) => wanted == namespace && rest == name,
+        None => typed == name,
+    }
+}
+
+/// Whether a name as typed means this pod or what made it.
+fn leads_to(typed: &str, planned: &Planned) -> bool {
+    let namespace = object::namespace(&planned.pod);
+    let owner = match &planned.owner {
+        Owner::Service { name, .. } => name.as_str(),
+        Owner::Job(job) => job.name.as_str(),
+        Owner::Nobody => "",
+    };
+    is_named(typed, namespace, object::name(&planned.pod)) || is_named(typed, namespace, owner)
+}

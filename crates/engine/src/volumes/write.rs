@@ -1,0 +1,129 @@
+//! Writing volumes down.
+
+use std::fs::{self, OpenOptions, Permissions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{PermissionsExt as _, chown};
+use std::path::{Component, Path, PathBuf};
+
+use super::{File, Source, Volume, VolumeError};
+
+/// Writes volumes under `base`, one directory each, with these directories in them.
+pub fn prepare(volumes: &[Volume], nested: &[(String, PathBuf)], base: &Path) -> Result<(), VolumeError> {
+    directory(base)?;
+    for volume in volumes {
+        let path = base.join(&volume.name);
+        match &volume.source {
+            Source::Host(host, wanted) => {
+                host_path(host, wanted)?;
+                continue;
+            }
+            // Memory is what a run's directory is made of anyway when it is a tmpfs; a directory is always right.
+            Source::Empty | Source::Memory => {
+                directory(&path)?;
+                mode(&path, 0o777)?;
+            }
+            Source::Files(files) => {
+                directory(&path)?;
+                for file in files {
+                    write(&path, &volume.name, file)?;
+                }
+            }
+        }
+        for (_, below) in nested.iter().filter(|(name, _)| *name == volume.name) {
+            directory(&path.join(checked(&volume.name, below)?))?;
+        }
+        if let Some(group) = volume.group {
+            give(&path, group)?;
+        }
+    }
+    Ok(())
+}
+
+fn failed(path: &Path) -> impl Fn(io::Error) -> VolumeError {
+    let path = path.to_owned();
+    move |source| VolumeError::Write {
+        path: path.clone(),
+        source,
+    }
+}
+
+fn directory(path: &Path) -> Result<(), VolumeError> {
+    fs::create_dir_all(path).map_err(failed(path))
+}
+
+fn mode(path: &Path, mode: u32) -> Result<(), VolumeError> {
+    fs::set_permissions(path, Permissions::from_mode(mode)).map_err(failed(path))
+}
+
+fn write(base: &Path, volume: &str, file: &File) -> Result<(), VolumeError> {
+    let path = base.join(checked(volume, Path::new(&file.path))?);
+    if let Some(parent) = path.parent() {
+        directory(parent)?;
+    }
+    OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .open(&path)
+        .and_then(|mut opened| opened.write_all(&file.content))
+        .map_err(failed(&path))?;
+    mode(&path, file.mode)
+}
+
+/// A path that stays below the volume.
+fn checked<'a>(volume: &str, path: &'a Path) -> Result<&'a Path, VolumeError> {
+    let plain = |part| matches!(part, Component::Normal(_));
+    if path.components().all(plain) && !path.as_os_str().is_empty() {
+        return Ok(path);
+    }
+    Err(VolumeError::Escape {
+        volume: volume.to_owned(),
+        path: path.display().to_string(),
+    })
+}
+
+/// Everything in a volume belongs to the pod's group, which may write wherever the owner may.
+fn give(path: &Path, group: u32) -> Result<(), VolumeError> {
+    let metadata = fs::symlink_metadata(path).map_err(failed(path))?;
+    if metadata.is_symlink() {
+        return Ok(());
+    }
+    chown(path, None, Some(group)).map_err(failed(path))?;
+    let own = metadata.permissions().mode();
+    if metadata.is_dir() {
+        mode(path, own | 0o2770)?;
+        for entry in fs::read_dir(path).map_err(failed(path))? {
+            give(&entry.map_err(failed(path))?.path(), group)?;
+        }
+        return Ok(());
+    }
+    mode(path, own | (own >> 3 & 0o070))
+}
+
+fn host_path(path: &Path, wanted: &str) -> Result<(), VolumeError> {
+    use std::os::unix::fs::FileTypeExt as _;
+    match wanted {
+        "DirectoryOrCreate" => return directory(path),
+        "FileOrCreate" if !path.exists() => {
+            return fs::write(path, b"").map_err(failed(path));
+        }
+        _ => {}
+    }
+    let found = fs::metadata(path).map_err(failed(path))?.file_type();
+    let fits = match wanted {
+        "Directory" => found.is_dir(),
+        "File" | "FileOrCreate" => found.is_file(),
+        "Socket" => found.is_socket(),
+        "CharDevice" => found.is_char_device(),
+        "BlockDevice" => found.is_block_device(),
+        _ => true,
+    };
+    if fits {
+        Ok(())
+    } else {
+        Err(VolumeError::HostPath {
+            path: path.to_owned(),
+            wanted: wanted.to_owned(),
+        })
+    }
+}

@@ -1,0 +1,128 @@
+//! What all pods of a run share.
+
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use remora_startup::kubelet::{Millis, Status};
+use remora_startup::network::NetState;
+use remora_startup::sim::What;
+use serde_json::Value;
+use tokio::sync::mpsc;
+
+use crate::cgroup::Hierarchy;
+use crate::manifest::Owner;
+use crate::network::Node;
+use crate::objects::Objects;
+use crate::provision::Provision;
+use crate::services::Service;
+
+/// A pod of the run, by its place in the list of all.
+pub type PodId = usize;
+
+/// Where a line of output comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stream {
+    /// Standard output.
+    Out,
+    /// Standard error.
+    Err,
+}
+
+/// Something that happened.
+#[derive(Debug, Clone)]
+pub enum Notice {
+    /// In the life of a pod, at a time.
+    Happened(PodId, Millis, What),
+    /// A pod has a new status.
+    Status(PodId, Box<Status>),
+    /// What connections of a pod meet, from this time on.
+    Network(PodId, Millis, NetState),
+    /// A container wrote a line.
+    Line {
+        /// Of which pod.
+        pod: PodId,
+        /// Which container.
+        container: Arc<str>,
+        /// Where to.
+        stream: Stream,
+        /// What.
+        text: String,
+    },
+    /// Something a person should know about a pod's container, or about the whole.
+    Trouble(Option<PodId>, String),
+    /// There is a new pod.
+    Added(PodId, Arc<Value>, Owner),
+    /// A pod is gone.
+    Gone(PodId),
+    /// Everything was stopped, as asked.
+    Over,
+}
+
+/// What all pods of a run share.
+#[derive(Debug)]
+pub struct World {
+    /// The node.
+    pub node: Mutex<Node>,
+    /// What pods may refer to.
+    pub objects: Objects,
+    /// All Services.
+    pub services: Vec<Service>,
+    /// Where images come from.
+    pub provision: Provision,
+    /// The run's directory.
+    pub directory: PathBuf,
+    /// When the run began.
+    pub began: Instant,
+    /// Who wants to know.
+    pub notices: mpsc::Sender<Notice>,
+    /// This machine's own `resolv.conf`.
+    pub resolver: String,
+    /// The name of the node.
+    pub node_name: String,
+    /// Processors, in thousandths.
+    pub cpu_millis: i128,
+    /// Memory in bytes.
+    pub memory: i128,
+    /// Where limits are enforced, if they can be.
+    pub cgroups: Option<Arc<Hierarchy>>,
+    /// Where pods are.
+    pub(crate) addresses: Mutex<BTreeMap<PodId, Ipv4Addr>>,
+}
+
+impl World {
+    /// Milliseconds since the run began.
+    pub fn now(&self) -> Millis {
+        Millis::try_from(self.began.elapsed().as_millis()).unwrap_or(Millis::MAX)
+    }
+
+    /// Tells whoever wants to know. Waits while they are behind, so that nothing is lost and nothing piles up.
+    pub async fn tell(&self, notice: Notice) {
+        // Nobody listens any more: the run is over.
+        let _ = self.notices.send(notice).await;
+    }
+
+    /// Works with the node.
+    pub fn with_node<T>(&self, work: impl FnOnce(&mut Node) -> T) -> T {
+        work(&mut self.node.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Where a pod is.
+    pub(crate) fn address_of(&self, pod: PodId) -> Option<Ipv4Addr> {
+        let known = self.addresses.lock().unwrap_or_else(PoisonError::into_inner);
+        known.get(&pod).copied()
+    }
+
+    /// Remembers where a pod is.
+    pub(crate) fn placed(&self, pod: PodId, address: Ipv4Addr) {
+        let mut known = self.addresses.lock().unwrap_or_else(PoisonError::into_inner);
+        known.insert(pod, address);
+    }
+
+    /// An address for a new pod.
+    pub fn next_address(&self) -> Ipv4Addr {
+        self.with_node(Node::next_address)
+    }
+}

@@ -1,0 +1,193 @@
+//! `remora run`: the pods of manifests on this machine, with their mesh.
+
+mod args;
+mod place;
+mod prepare;
+mod show;
+mod until;
+
+pub(crate) use args::{ABOUT, AFTER, Args};
+
+use crate::input::Input;
+use crate::{commands::inject, out};
+use anyhow::{Context as _, bail};
+use place::Place;
+use remora_engine::manifest::Manifest;
+use remora_engine::registry::Settings as RegistrySettings;
+use remora_engine::session::{Command, Options, Session, SessionError};
+use remora_engine::world::Notice;
+use remora_startup::kubelet::Config;
+use show::Show;
+use std::process::ExitCode;
+use std::time::Duration;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use until::{Until, Verdict};
+
+/// How long pods may take to stop after the second request.
+const AT_ONCE: u64 = 1;
+/// How long to wait for the end of everything beyond the pods' own grace periods.
+const PATIENCE: Duration = Duration::from_secs(90);
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    if args.clean {
+        let cleaned = place::clean(args)?;
+        out::note(format_args!("removed the remains of {cleaned} runs"));
+        if args.filename.is_empty() {
+            return Ok(ExitCode::SUCCESS);
+        }
+    }
+    if args.filename.is_empty() {
+        bail!("filename not specified (see --filename or -f)");
+    }
+    let input = Input::find(&args.filename, args.recursive)?;
+    let inventory = inject::survey(&input, args.namespace.as_deref());
+    let manifest = prepare::manifest(args, &input, &inventory)?;
+    for note in &manifest.notes {
+        out::note(note);
+    }
+    if manifest.pods.is_empty() {
+        bail!("there is no pod in these manifests");
+    }
+    if args.until == Until::Complete
+        && !manifest
+            .pods
+            .iter()
+            .any(|p| show::is_meant_to_end(&p.pod, &p.owner))
+    {
+        bail!("--until complete: no pod in these manifests comes to an end by itself");
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("start the runtime")?;
+    runtime.block_on(live(args, manifest))
+}
+
+async fn live(args: &Args, manifest: Manifest) -> anyhow::Result<ExitCode> {
+    // Before anything is there that would have to be cleaned up.
+    let mut signals = Signals::new()?;
+    let place = Place::take(args)?;
+    let options = options(args, &place)?;
+    let mut session = Session::start(manifest, options).await.map_err(explain)?;
+    for (wanted, at) in args.publish.iter().zip(&session.published) {
+        out::note(format_args!(
+            "{}:{} is published on http://{at}",
+            wanted.target, wanted.port
+        ));
+    }
+    let mut show = Show::new(args);
+    let verdict = watch(args, &mut session, &mut show, &mut signals).await;
+    stop(&mut session, &mut show, &mut signals).await;
+    drop(session);
+    place.remove()?;
+    show.summary();
+    Ok(verdict.exit_code())
+}
+
+fn options(args: &Args, place: &Place) -> anyhow::Result<Options> {
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    let divided = |millis: u64| millis / args.fast_backoff.max(1);
+    let usual = Config::default();
+    Ok(Options {
+        directory: place.directory().to_owned(),
+        store: args.image_store.clone(),
+        registries: RegistrySettings {
+            insecure: args.insecure_registry.clone(),
+            ..RegistrySettings::default()
+        },
+        credentials: place::credentials()?,
+        publish: args.publish.clone(),
+        kubelet: Config {
+            first_backoff: divided(usual.first_backoff),
+            max_backoff: divided(usual.max_backoff),
+            error_retry: divided(usual.error_retry),
+            ..usual
+        },
+        resolver: std::fs::read_to_string("/etc/resolv.conf").unwrap_or_default(),
+        upstream: Vec::new(),
+        secret: place::random()?,
+        cpu_millis: i128::try_from(processors).unwrap_or(1) * 1000,
+        memory: place::memory(),
+    })
+}
+
+fn explain(error: SessionError) -> anyhow::Error {
+    let hint = error.hint();
+    let error = anyhow::Error::from(error);
+    match hint {
+        Some(hint) => error.context(format!("cannot run pods here; {hint}")),
+        None => error,
+    }
+}
+
+/// The signals that ask for an end.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    fn new() -> anyhow::Result<Self> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate()).context("listen for SIGTERM")?,
+            interrupt: signal(SignalKind::interrupt()).context("listen for SIGINT")?,
+        })
+    }
+
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}
+
+/// Shows what happens until the end that was asked for.
+async fn watch(args: &Args, session: &mut Session, show: &mut Show, signals: &mut Signals) -> Verdict {
+    let deadline = tokio::time::sleep(args.until.deadline(args.timeout));
+    tokio::pin!(deadline);
+    loop {
+        tokio::select! {
+            notice = session.notices.recv() => {
+                let Some(notice) = notice else { return Verdict::Broken };
+                // Before the first status not all pods may be known.
+                let counts = matches!(notice, Notice::Status(..) | Notice::Gone(_));
+                show.take(notice);
+                if counts && let Some(verdict) = args.until.reached(show.pods()) {
+                    return verdict;
+                }
+            }
+            () = signals.next() => return until::at_the_end(show.pods()),
+            () = &mut deadline => return args.until.late(show.pods()),
+        }
+    }
+}
+
+/// Stops everything; a second signal makes it quick, a third ends it at once.
+async fn stop(session: &mut Session, show: &mut Show, signals: &mut Signals) {
+    out::note("stopping");
+    // The receiver lives as long as the session.
+    let _ = session.commands.send(Command::Stop(None)).await;
+    let patience = tokio::time::sleep(PATIENCE);
+    tokio::pin!(patience);
+    let mut asked = 0;
+    loop {
+        tokio::select! {
+            notice = session.notices.recv() => match notice {
+                Some(Notice::Over) | None => return,
+                Some(notice) => show.take(notice),
+            },
+            () = signals.next() => {
+                asked += 1;
+                if asked > 1 {
+                    return;
+                }
+                let _ = session.commands.send(Command::Stop(Some(AT_ONCE))).await;
+            }
+            () = &mut patience => {
+                out::warning("some pods did not stop in time and are ended");
+                return;
+            }
+        }
+    }
+}

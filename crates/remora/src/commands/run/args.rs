@@ -1,0 +1,143 @@
+//! The flags of `remora run`.
+
+use super::until::Until;
+use crate::commands::inject::OrderChoice;
+use clap::ValueEnum;
+use remora_engine::relay::Publish;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// What `remora run --help` says first.
+pub(crate) const ABOUT: &str = "\
+Runs the pods of Kubernetes manifests on this machine, mesh included: injected as `remora inject` does it, started, \
+probed and stopped as a kubelet does it, with real network namespaces, real capture and mutual TLS between pods. \
+No cluster, no daemon. Nothing outside the run is changed, and nothing is left of it afterwards.
+
+Pods, Deployments, StatefulSets, DaemonSets, Jobs, CronJobs (--now), Services, ConfigMaps, Secrets and Namespaces \
+count; other kinds are named and left out. The images of the mesh itself and the image `remora` are this program.
+
+Exit code: 0 everything was ready (or completed) in the end, 1 something was not, 2 wrong arguments.";
+
+/// What `remora run --help` says last.
+pub(crate) const AFTER: &str = "\
+Examples:
+  remora run -f examples/bookinfo -p 9080:productpage:9080
+  remora run -f app.yaml --mode classic --order istio --logs     watch it fail
+  remora run -f job.yaml --until complete";
+
+/// Which pods get a sidecar.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum InjectChoice {
+    /// Those a cluster would inject: by labels of Namespaces and pods; all where no Namespace is among the manifests
+    Auto,
+    /// All that can have one
+    Always,
+    /// None
+    Never,
+}
+
+/// How the mesh meets a pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ModeChoice {
+    /// The proxy is a native sidecar
+    Native,
+    /// The proxy is a container beside the application
+    Classic,
+    /// The same, application held until the proxy is ready
+    #[value(alias = "classic-hold", alias = "classic+hold")]
+    Hold,
+    /// Captured with the pod's sandbox, as by a CNI plugin; the proxy is a native sidecar
+    #[value(alias = "node", alias = "native+cni")]
+    NativeCni,
+    /// Captured with the pod's sandbox; the proxy is a container beside the application
+    Cni,
+    /// The same, application held until the proxy is ready
+    #[value(alias = "cni+hold")]
+    CniHold,
+}
+
+impl ModeChoice {
+    pub(super) const fn is_native(self) -> bool {
+        matches!(self, Self::Native | Self::NativeCni)
+    }
+
+    pub(super) const fn is_held(self) -> bool {
+        matches!(self, Self::Hold | Self::CniHold)
+    }
+
+    pub(super) const fn is_cni(self) -> bool {
+        matches!(self, Self::NativeCni | Self::Cni | Self::CniHold)
+    }
+}
+
+/// The flags of `remora run`.
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a switch of the command line"
+)]
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// File, directory or - (standard input) with manifests; may be repeated
+    #[arg(short, long, value_name = "FILE|DIR|-")]
+    pub(crate) filename: Vec<String>,
+
+    /// Look for manifests in subdirectories too
+    #[arg(short = 'R', long)]
+    pub(crate) recursive: bool,
+
+    /// Lead a port of this machine to a Service: [ADDRESS:]PORT:[NAMESPACE/]SERVICE[:PORT]; may be repeated
+    #[arg(short, long, value_name = "PORT:SERVICE:PORT")]
+    pub(crate) publish: Vec<Publish>,
+
+    /// Namespace of objects that name none (default: the only Namespace of the input, else "default")
+    #[arg(short, long, value_name = "NAME")]
+    pub(crate) namespace: Option<String>,
+
+    /// Which pods get a sidecar
+    #[arg(long, value_enum, default_value = "auto", value_name = "WHEN")]
+    pub(crate) inject: InjectChoice,
+
+    /// How the mesh meets a pod
+    #[arg(long, value_enum, default_value = "native", value_name = "MODE")]
+    pub(crate) mode: ModeChoice,
+
+    /// Order of containers
+    #[arg(long, value_enum, default_value = "safe", value_name = "ORDER")]
+    pub(crate) order: OrderChoice,
+
+    /// Show what containers write
+    #[arg(long)]
+    pub(crate) logs: bool,
+
+    /// When to stop: `ready`, `complete` (Jobs and pods that end), or a time such as 30s; else at Ctrl-C
+    #[arg(long, value_name = "WHEN", default_value = "interrupted")]
+    pub(crate) until: Until,
+
+    /// Longest time to wait for --until ready or complete
+    #[arg(long, value_name = "TIME", default_value = "5m", value_parser = super::until::time)]
+    pub(crate) timeout: Duration,
+
+    /// Run `CronJobs` once, now
+    #[arg(long)]
+    pub(crate) now: bool,
+
+    /// Divide the waiting times after crashes by this
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) fast_backoff: u64,
+
+    /// Remove what runs that were killed left behind
+    #[arg(long)]
+    pub(crate) clean: bool,
+
+    /// Where images are kept between runs
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/remora/images")]
+    pub(crate) image_store: PathBuf,
+
+    /// Registry (host and port) that is spoken to without TLS; may be repeated
+    #[arg(long, value_name = "HOST:PORT")]
+    pub(crate) insecure_registry: Vec<String>,
+
+    /// Where runs keep their files while they last
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/remora/runs")]
+    pub(crate) state_dir: PathBuf,
+}

@@ -1,0 +1,111 @@
+//! Where a run keeps its files, and what runs that were killed left there.
+//!
+//! Every run has a directory of its own and holds a lock on a file in it. A directory whose lock nobody holds belongs
+//! to a run that was killed; the next run, and `--clean`, remove it.
+
+use super::args::Args;
+use crate::settings;
+use anyhow::Context as _;
+use remora_engine::registry::Credentials;
+use std::fs::{self, File, OpenOptions};
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+
+const LOCK: &str = "lock";
+
+/// The directory of this run.
+#[derive(Debug)]
+pub(super) struct Place {
+    directory: PathBuf,
+    /// Held as long as the run lasts.
+    _lock: File,
+}
+
+impl Place {
+    /// Takes a directory, after removing the remains of others.
+    pub(super) fn take(args: &Args) -> anyhow::Result<Self> {
+        let base = &args.state_dir;
+        fs::create_dir_all(base)
+            .with_context(|| format!("make {} (another place is chosen by --state-dir)", base.display()))?;
+        clean(args)?;
+        let directory = base.join(std::process::id().to_string());
+        fs::create_dir_all(&directory).with_context(|| format!("make {}", directory.display()))?;
+        let lock = lock_file(&directory).with_context(|| format!("lock {}", directory.display()))?;
+        lock.try_lock()
+            .with_context(|| format!("lock {}", directory.display()))?;
+        Ok(Self {
+            directory,
+            _lock: lock,
+        })
+    }
+
+    pub(super) fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    pub(super) fn remove(self) -> anyhow::Result<()> {
+        fs::remove_dir_all(&self.directory).with_context(|| format!("remove {}", self.directory.display()))
+    }
+}
+
+fn lock_file(directory: &Path) -> std::io::Result<File> {
+    OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(directory.join(LOCK))
+}
+
+/// Removes what nobody holds; how many there were.
+pub(super) fn clean(args: &Args) -> anyhow::Result<usize> {
+    let base = &args.state_dir;
+    let entries = match fs::read_dir(base) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(0),
+        Err(error) => return Err(error).with_context(|| format!("look into {}", base.display())),
+    };
+    let mut removed = 0;
+    for entry in entries {
+        let directory = entry
+            .with_context(|| format!("look into {}", base.display()))?
+            .path();
+        let Ok(lock) = lock_file(&directory) else { continue };
+        if lock.try_lock().is_ok() {
+            fs::remove_dir_all(&directory).with_context(|| format!("remove {}", directory.display()))?;
+            removed += 1;
+        }
+    }
+    Ok(removed)
+}
+
+/// What registries want to see, as Docker's own configuration has it.
+pub(super) fn credentials() -> anyhow::Result<Credentials> {
+    let directory = settings::variable("DOCKER_CONFIG")
+        .map(PathBuf::from)
+        .or_else(|| settings::variable("HOME").map(|home| Path::new(&home).join(".docker")));
+    let Some(path) = directory.map(|d| d.join("config.json")) else {
+        return Ok(Credentials::default());
+    };
+    match fs::read_to_string(&path) {
+        Ok(text) => Credentials::from_json(&text).with_context(|| format!("read {}", path.display())),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Credentials::default()),
+        Err(error) => Err(error).with_context(|| format!("read {}", path.display())),
+    }
+}
+
+/// Something nobody can guess.
+pub(super) fn random() -> anyhow::Result<Vec<u8>> {
+    let mut bytes = vec![0; 32];
+    File::open("/dev/urandom")
+        .and_then(|mut file| file.read_exact(&mut bytes))
+        .context("read /dev/urandom")?;
+    Ok(bytes)
+}
+
+/// This machine's memory in bytes; 0 if it does not say.
+pub(super) fn memory() -> i128 {
+    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let line = text.lines().find_map(|l| l.strip_prefix("MemTotal:"));
+    let kilobytes = line.and_then(|l| l.trim().trim_end_matches("kB").trim().parse::<i128>().ok());
+    kilobytes.unwrap_or(0) * 1024
+}
