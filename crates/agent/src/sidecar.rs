@@ -34,6 +34,9 @@ use std::time::{Duration, Instant, SystemTime};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
+/// Freed memory that waits for the next use: some buffers of a few flows.
+const KEPT: usize = 2 << 20;
+
 /// The sidecar cannot go on.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
@@ -73,6 +76,8 @@ impl RunError {
 
 /// Runs a sidecar until it is asked to stop.
 pub fn run(settings: &Settings, log: &Log) -> Result<(), RunError> {
+    // What another allocator does with memory is its own business.
+    remora_net::memory::keep_freed(KEPT);
     let mut builder = if settings.workers == 1 {
         tokio::runtime::Builder::new_current_thread()
     } else {

@@ -84,6 +84,13 @@ pub(crate) fn splice(from: BorrowedFd<'_>, to: BorrowedFd<'_>, length: usize) ->
     check_len(unsafe { libc::splice(from.as_raw_fd(), none, to.as_raw_fd(), other, length, flags) })
 }
 
+/// Sets an option of the allocator; false where it has none of these.
+#[cfg(target_env = "gnu")]
+pub(crate) fn allocator_option(name: libc::c_int, value: libc::c_int) -> bool {
+    // SAFETY: both arguments are integers; the allocator guards its own state.
+    unsafe { libc::mallopt(name, value) == 1 }
+}
+
 /// Sets an integer socket option.
 pub(crate) fn set_option(
     fd: BorrowedFd<'_>,

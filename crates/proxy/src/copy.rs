@@ -8,7 +8,6 @@
 //! Between two sockets large flows go through a pipe ([`splice`]), everything else through a buffer ([`bytes`]).
 
 mod bytes;
-mod spare;
 mod splice;
 #[cfg(test)]
 mod tests;

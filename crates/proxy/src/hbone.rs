@@ -14,8 +14,8 @@ use crate::copy::{self, Counters};
 use crate::drain::Phase;
 use crate::guard;
 use crate::listen::Visitor;
-use crate::pool::{CONNECTION_WINDOW, FRAME, STREAM_WINDOW, keep_alive};
-use crate::socket::{self, Speaker};
+use crate::pool::{CONNECTION_WINDOW, FRAME, STREAM_WINDOW, TLS_BUFFER, keep_alive};
+use crate::socket::{self, Batched, Speaker};
 use bytes::Bytes;
 use h2::server::SendResponse;
 use h2::{Reason, RecvStream};
@@ -100,14 +100,14 @@ pub(crate) async fn handle(visitor: Visitor, ctx: Arc<Context>) {
 }
 
 /// Boxed: it is large, and would be held twice on its way.
-type Tunnel = Box<h2::server::Connection<TlsStream<TcpStream>, Bytes>>;
+type Tunnel = Box<h2::server::Connection<TlsStream<Batched>, Bytes>>;
 
 async fn shake(stream: TcpStream, ctx: &Context) -> Result<(SpiffeId, Tunnel), Failure> {
     let failed =
         |reason, what: &str, why: &dyn std::fmt::Display| Failure::new(reason, format_args!("{what}{why}"));
     let acceptor = TlsAcceptor::from(ctx.identity.server(Wire::Hbone));
-    let tls = acceptor
-        .accept(stream)
+    let mut tls = acceptor
+        .accept(Batched::new(stream))
         .await
         .map_err(|e| failed(access::Reason::Tls, "TLS handshake: ", &e))?;
     let certificates = tls.get_ref().1.peer_certificates();
@@ -115,6 +115,7 @@ async fn shake(stream: TcpStream, ctx: &Context) -> Result<(SpiffeId, Tunnel), F
         .identity
         .peer(certificates)
         .map_err(|e| failed(access::Reason::Tls, "", &e))?;
+    tls.get_mut().1.set_buffer_limit(Some(TLS_BUFFER));
     let connection = h2::server::Builder::new()
         .initial_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)

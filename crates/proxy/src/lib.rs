@@ -31,6 +31,7 @@ mod pool;
 pub mod route;
 pub mod sniff;
 mod socket;
+mod spare;
 
 pub use context::{Context, Hold, Limits, Settings, UnknownDestinations};
 pub use listen::{Listeners, serve};

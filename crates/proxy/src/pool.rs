@@ -7,7 +7,7 @@
 use crate::context::Limits;
 use crate::mesh::{Mesh, Tunnel};
 use crate::route::TunnelKey as Key;
-use crate::socket;
+use crate::socket::{self, Batched};
 use bytes::Bytes;
 use h2::client::SendRequest;
 use h2::{Ping, PingPong, Reason, RecvStream, SendStream};
@@ -32,6 +32,8 @@ const TUNNELS: usize = 3;
 pub(crate) const STREAM_WINDOW: u32 = 1 << 20;
 pub(crate) const CONNECTION_WINDOW: u32 = 8 << 20;
 pub(crate) const FRAME: u32 = 64 << 10;
+/// More than a frame, which would otherwise be cut in two, with a system call for each.
+pub(crate) const TLS_BUFFER: usize = 256 << 10;
 const PING_EVERY: Duration = Duration::from_secs(10);
 const PING_PATIENCE: Duration = Duration::from_secs(20);
 
@@ -320,7 +322,7 @@ async fn dial(key: &Key, identity: &Identity, limits: &Limits) -> Result<Tunnell
     Ok(Tunnelled { requests, load })
 }
 
-type Connection = h2::client::Connection<tokio_rustls::client::TlsStream<TcpStream>, Bytes>;
+type Connection = h2::client::Connection<tokio_rustls::client::TlsStream<Batched>, Bytes>;
 
 async fn shake(
     stream: TcpStream,
@@ -330,14 +332,15 @@ async fn shake(
 ) -> Result<(SendRequest<Bytes>, Connection), PoolError> {
     // The name decides nothing: the certificate is judged by its identity.
     let name = rustls::pki_types::ServerName::IpAddress(key.address.ip().into());
-    let tls = connector
-        .connect(name, stream)
+    let mut tls = connector
+        .connect(name, Batched::new(stream))
         .await
         .map_err(|error| PoolError::Handshake(key.peer.clone(), key.address, error))?;
     // A resumed session was not verified again: it may rest on a certificate that is over.
     identity
         .peer(tls.get_ref().1.peer_certificates())
         .map_err(|error| PoolError::Handshake(key.peer.clone(), key.address, io::Error::other(error)))?;
+    tls.get_mut().1.set_buffer_limit(Some(TLS_BUFFER));
     h2::client::Builder::new()
         .initial_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)

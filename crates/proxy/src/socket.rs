@@ -1,5 +1,9 @@
 //! TCP connections to others, with a limit on the wait.
 
+mod batched;
+
+pub(crate) use batched::Batched;
+
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;

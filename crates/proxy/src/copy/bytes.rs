@@ -1,7 +1,7 @@
 //! One direction between two streams, through a buffer of this process.
 
-use super::spare::{Buffer, SIZE};
 use super::{CopyError, Names, ROUNDS};
+use crate::spare::{Buffer, SIZE};
 use ::bytes::{Buf, Bytes};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,8 +1,8 @@
 //! One direction between two sockets, through a pipe: the bytes stay in the kernel.
 
 use super::bytes::LARGE;
-use super::spare::Line;
 use super::{CopyError, Names, ROUNDS};
+use crate::spare::Line;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};

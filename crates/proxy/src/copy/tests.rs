@@ -1,8 +1,8 @@
 //! A relay between two real pairs of sockets. The ends are threads, so that they can be slow or rude.
 
-use super::spare::{NO_PIPES, waiting};
 use super::{CopyError, sockets};
 use crate::access::Traffic;
+use crate::spare::{NO_PIPES, waiting};
 use bytes::Bytes;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};

@@ -1,23 +1,20 @@
 //! Between a socket and a stream of a tunnel.
 
-use super::spare::Buffer;
 use super::{CopyError, ROUNDS};
-use bytes::{Bytes, BytesMut};
+use crate::spare::Buffer;
+use bytes::Bytes;
 use h2::{RecvStream, SendStream};
 use std::future::poll_fn;
 use std::io;
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{ReadHalf, WriteHalf};
 
-/// Up to this a portion is copied once more rather than given memory that is mostly empty.
-const SMALL: usize = 2 << 10;
-/// Memory for large portions grows and shrinks between these with what is read.
-const SMALLEST: usize = 4 << 10;
-const LARGEST: usize = 64 << 10;
+/// Up to this a portion is copied once more rather than left in a buffer that is mostly empty.
+const SMALL: usize = 16 << 10;
 
 /// Which counter counts what the socket's side says, and which what it hears.
 pub(crate) struct Counters<'a> {
@@ -37,7 +34,6 @@ pub(crate) async fn tunnel(
         read,
         send,
         rest: Bytes::new(),
-        size: SMALL,
         over: false,
     };
     let mut down = Down {
@@ -74,7 +70,6 @@ struct Up<'a> {
     send: &'a mut SendStream<Bytes>,
     /// Read, and the tunnel has no room for it yet.
     rest: Bytes,
-    size: usize,
     over: bool,
 }
 
@@ -115,32 +110,15 @@ impl Up<'_> {
 
     /// A short read says that there is no more for now, so the next one waits for the kernel's word.
     fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Bytes>> {
-        if self.size <= SMALL {
-            let mut buffer = Buffer::take();
-            let mut space = ReadBuf::new(&mut buffer);
-            ready!(Pin::new(&mut self.read).poll_read(cx, &mut space))?;
-            let filled = space.filled();
-            self.size = if filled.len() > SMALL { LARGEST } else { SMALL };
-            return Poll::Ready(Ok(Bytes::copy_from_slice(filled)));
-        }
-        // Memory only when there is something to put into it.
-        ready!(self.read.as_ref().poll_read_ready(cx))?;
-        let mut buffer = BytesMut::with_capacity(self.size);
-        let now = ready!(pin!(self.read.read_buf(&mut buffer)).poll(cx))?;
-        self.size = next_size(self.size, now);
-        Poll::Ready(Ok(buffer.freeze()))
-    }
-}
-
-fn next_size(size: usize, read: usize) -> usize {
-    if read >= size {
-        (size * 2).min(LARGEST)
-    } else if read <= SMALL {
-        SMALL
-    } else if read < size / 4 {
-        (size / 2).max(SMALLEST)
-    } else {
-        size
+        let mut buffer = Buffer::take();
+        let mut space = ReadBuf::new(&mut buffer);
+        ready!(Pin::new(&mut self.read).poll_read(cx, &mut space))?;
+        let count = space.filled().len();
+        Poll::Ready(Ok(if count <= SMALL {
+            Bytes::copy_from_slice(&buffer[..count])
+        } else {
+            buffer.into_bytes(count)
+        }))
     }
 }
 

@@ -1,17 +1,18 @@
 //! What bytes are kept in while they are on their way: buffers and pipes, a few of which wait in each thread for the
 //! next use.
 
+use bytes::Bytes;
 use remora_net::pipe::Pipe;
 use std::cell::RefCell;
 use std::io;
 use std::ops::{Deref, DerefMut};
 
 /// Bytes a buffer holds: fits the processor's cache, and is enough for few system calls.
-pub(super) const SIZE: usize = 64 << 10;
+pub(crate) const SIZE: usize = 64 << 10;
 /// Bytes a pipe is asked to hold.
 const PIPE: usize = 256 << 10;
-/// What a thread keeps of each.
-const MOST: usize = 4;
+/// What a thread keeps of each. A tunnel may hold several buffers of one flow.
+const MOST: usize = 8;
 
 thread_local! {
     static BUFFERS: RefCell<Vec<Box<[u8]>>> = const { RefCell::new(Vec::new()) };
@@ -21,23 +22,40 @@ thread_local! {
 #[cfg(test)]
 thread_local! {
     /// As if there were no descriptors left.
-    pub(super) static NO_PIPES: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+    pub(crate) static NO_PIPES: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
 /// Buffers and pipes that wait in this thread.
 #[cfg(test)]
-pub(super) fn waiting() -> (usize, usize) {
+pub(crate) fn waiting() -> (usize, usize) {
     (BUFFERS.with_borrow(Vec::len), PIPES.with_borrow(Vec::len))
 }
 
 /// A buffer; goes back when it is dropped.
 #[derive(Debug)]
-pub(super) struct Buffer(Box<[u8]>);
+pub(crate) struct Buffer(Box<[u8]>);
 
 impl Buffer {
-    pub(super) fn take() -> Self {
+    pub(crate) fn take() -> Self {
         let spare = BUFFERS.with_borrow_mut(Vec::pop);
         Self(spare.unwrap_or_else(|| vec![0; SIZE].into_boxed_slice()))
+    }
+}
+
+/// The first bytes of a buffer, which goes back when nobody needs them any more.
+#[derive(Debug)]
+struct Filled(Buffer, usize);
+
+impl AsRef<[u8]> for Filled {
+    fn as_ref(&self) -> &[u8] {
+        &self.0[..self.1]
+    }
+}
+
+impl Buffer {
+    /// Its first bytes, without copying them.
+    pub(crate) fn into_bytes(self, count: usize) -> Bytes {
+        Bytes::from_owner(Filled(self, count))
     }
 }
 
@@ -71,10 +89,10 @@ impl Drop for Buffer {
 
 /// A pipe; goes back when it is dropped, unless something is in it.
 #[derive(Debug)]
-pub(super) struct Line(Option<Pipe>);
+pub(crate) struct Line(Option<Pipe>);
 
 impl Line {
-    pub(super) fn take() -> io::Result<Self> {
+    pub(crate) fn take() -> io::Result<Self> {
         #[cfg(test)]
         if NO_PIPES.get() {
             return Err(io::Error::other("no descriptors"));
@@ -88,11 +106,11 @@ impl Line {
         Ok(Self(Some(pipe)))
     }
 
-    pub(super) fn pipe(&mut self) -> Option<&mut Pipe> {
+    pub(crate) fn pipe(&mut self) -> Option<&mut Pipe> {
         self.0.as_mut()
     }
 
-    pub(super) fn held(&self) -> usize {
+    pub(crate) fn held(&self) -> usize {
         self.0.as_ref().map_or(0, Pipe::held)
     }
 }

@@ -1,0 +1,139 @@
+//! A socket that is read in large portions, for readers that take small ones.
+//!
+//! TLS takes 4 KB at a time, which for large records would be a system call each. A buffer is held only while
+//! something is in it.
+
+use crate::spare::Buffer;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+
+/// A portion that fills what the reader gave is likely to have more behind it.
+#[derive(Debug)]
+pub(crate) struct Batched {
+    stream: TcpStream,
+    held: Option<Held>,
+    /// The last read filled the reader's own space.
+    more: bool,
+}
+
+#[derive(Debug)]
+struct Held {
+    buffer: Buffer,
+    start: usize,
+    end: usize,
+}
+
+impl Batched {
+    pub(crate) fn new(stream: TcpStream) -> Self {
+        Self {
+            stream,
+            held: None,
+            more: false,
+        }
+    }
+
+    /// Gives what is held.
+    fn give(&mut self, space: &mut ReadBuf<'_>) -> bool {
+        let Some(held) = &mut self.held else { return false };
+        let count = space.remaining().min(held.end - held.start);
+        space.put_slice(&held.buffer[held.start..held.start + count]);
+        held.start += count;
+        if held.start == held.end {
+            self.held = None;
+        }
+        true
+    }
+}
+
+impl AsyncRead for Batched {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        space: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.give(space) {
+            return Poll::Ready(Ok(()));
+        }
+        if !self.more {
+            // Small messages go straight to the reader.
+            let (room, before) = (space.remaining(), space.filled().len());
+            ready!(Pin::new(&mut self.stream).poll_read(cx, space))?;
+            self.more = room > 0 && space.filled().len() - before == room;
+            return Poll::Ready(Ok(()));
+        }
+        let mut buffer = Buffer::take();
+        let mut batch = ReadBuf::new(&mut buffer);
+        ready!(Pin::new(&mut self.stream).poll_read(cx, &mut batch))?;
+        let end = batch.filled().len();
+        self.more = end > space.remaining();
+        if end > 0 {
+            self.held = Some(Held {
+                buffer,
+                start: 0,
+                end,
+            });
+            self.give(space);
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Batched {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, bytes)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Batched;
+    use crate::spare::waiting;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::{TcpListener, TcpStream};
+
+    /// Small reads see every byte in order, whatever was read at once, and nothing is held when nothing is left.
+    #[tokio::test]
+    async fn small_reads_see_every_byte() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut writer = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let mut reader = Batched::new(listener.accept().await.unwrap().0);
+        let sent: Vec<u8> = (0..251).cycle().take(3_000_000).collect();
+        let expected = sent.clone();
+        let sending = tokio::spawn(async move { writer.write_all(&sent).await });
+        let (mut heard, mut portion) = (Vec::new(), [0; 4096]);
+        loop {
+            let count = reader.read(&mut portion).await.unwrap();
+            if count == 0 {
+                break;
+            }
+            heard.extend_from_slice(&portion[..count]);
+        }
+        sending.await.unwrap().unwrap();
+        assert!(heard == expected, "{} of {} bytes", heard.len(), expected.len());
+        assert!(reader.held.is_none());
+        assert_eq!(waiting().0, 1, "one buffer was used, and given back");
+    }
+}
