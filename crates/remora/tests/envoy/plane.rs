@@ -4,7 +4,7 @@ use crate::protos;
 use prost::Message as _;
 use remora_mtls::{Authority, PrivateKey, SpiffeId, bootstrap_server};
 use remora_net::Namespace;
-use remora_xds::delta::{Snapshot, Versioned};
+use remora_xds::delta::{Audience, Snapshot, Versioned};
 use remora_xds::proto::certificate::istio_certificate_service_server::{
     IstioCertificateService, IstioCertificateServiceServer,
 };
@@ -171,6 +171,7 @@ fn snapshots(ports: &Ports) -> Snapshots {
             version: format!("{}-{}", bytes.len(), name),
             bytes,
             aliases: Vec::new(),
+            audience: Audience::Everyone,
         };
         (name, Arc::new(resource))
     };
