@@ -2,6 +2,7 @@
 //!
 //! Roots and token are read for every connection, so that exchanged files are picked up without being watched.
 
+use crate::resolve;
 use crate::settings::{RootSource, Server, Upstream};
 use remora_mtls::{Roots, bootstrap_client};
 use remora_xds::client::{Bytes, ControlPlane, Dial};
@@ -105,8 +106,11 @@ async fn addresses(server: &Server) -> io::Result<Vec<SocketAddr>> {
     if let Ok(address) = server.host.parse::<IpAddr>() {
         return Ok(vec![SocketAddr::new(address, server.port)]);
     }
-    let found = tokio::net::lookup_host((server.host.as_str(), server.port))
+    let found = resolve::lookup(&server.host)
         .await
         .map_err(|error| io::Error::new(error.kind(), format!("look up {}: {error}", server.host)))?;
-    Ok(found.collect())
+    Ok(found
+        .into_iter()
+        .map(|address| SocketAddr::new(address, server.port))
+        .collect())
 }

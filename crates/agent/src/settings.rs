@@ -21,6 +21,7 @@ use remora_mtls::{InvalidSpiffeId, SpiffeId, TrustDomains};
 use remora_pod::duration::ParseDurationError;
 use remora_pod::yaml::ReadError;
 use remora_proxy::UnknownDestinations;
+use serde_json::Value;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -154,6 +155,10 @@ pub struct Ports {
     pub agent: u16,
     /// Metrics of the proxy.
     pub metrics: u16,
+    /// Questions about the proxy; 0 for none.
+    pub admin: u16,
+    /// Names, if they are captured.
+    pub dns: Option<u16>,
 }
 
 impl Ports {
@@ -230,6 +235,12 @@ pub struct Settings {
     pub access_log: bool,
     /// When to go after the stop was asked for.
     pub stop: Knobs,
+    /// The pod's namespace.
+    pub namespace: String,
+    /// The domain of the cluster.
+    pub cluster_domain: String,
+    /// A process whose end is ours too.
+    pub watched: Option<String>,
     /// The application's probes.
     pub probes: Probes,
     /// Where the application is asked.
@@ -274,6 +285,8 @@ impl Settings {
                 readiness: env.port("ENVOY_STATUS_PORT", 15021)?,
                 agent: config.port("statusPort")?,
                 metrics: env.port("ENVOY_PROMETHEUS_PORT", 15090)?,
+                admin: config.port("proxyAdminPort")?,
+                dns: dns(env, &node)?,
             },
             workers: workers(inputs, &config)?,
             unknown: match config.mesh_text("/outboundTrafficPolicy/mode") {
@@ -282,6 +295,9 @@ impl Settings {
             },
             access_log: config.mesh_text("/accessLogFile").is_some(),
             stop: stop(env, &config)?,
+            namespace: env.required("POD_NAMESPACE")?.to_owned(),
+            cluster_domain: cluster_domain(inputs),
+            watched: env.text("REMORA_EXIT_WITH_PROCESS").map(str::to_owned),
             probes: env
                 .text("ISTIO_KUBE_APP_PROBERS")
                 .map(Probes::parse)
@@ -322,6 +338,26 @@ fn application(env: Environment<'_>, addresses: &[IpAddr]) -> IpAddr {
     match env.text("REWRITE_PROBE_LEGACY_LOCALHOST_DESTINATION") {
         Some("true") => loopback,
         _ => addresses.first().copied().unwrap_or(loopback),
+    }
+}
+
+// istio: the address is `localhost` and a port.
+fn dns(env: Environment<'_>, node: &Node) -> Result<Option<u16>, SettingsError> {
+    let captured = node.metadata.get("DNS_CAPTURE").and_then(Value::as_str) == Some("true");
+    let address = env.text("DNS_PROXY_ADDR").unwrap_or("localhost:15053");
+    Ok(if captured {
+        Some(server("DNS_PROXY_ADDR", address)?.port)
+    } else {
+        None
+    })
+}
+
+/// `--domain` is the namespace's: `shop.svc.cluster.local`.
+fn cluster_domain(inputs: &Inputs) -> String {
+    let domain = inputs.flags.get("domain").unwrap_or_default();
+    match domain.split_once(".svc.") {
+        Some((_, cluster)) if !cluster.is_empty() => cluster.to_owned(),
+        _ => "cluster.local".to_owned(),
     }
 }
 

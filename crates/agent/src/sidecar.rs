@@ -20,14 +20,18 @@ use crate::settings::{Settings, Upstream};
 use crate::sockets::{self, ListenError};
 use crate::status::Desk;
 use crate::stop::{self, Asked, StopSwitch};
-use crate::{dial, status};
+use crate::{application, dial, status};
 use remora_mtls::Identity;
+use remora_proxy::dns::resolv::Resolv;
+use remora_proxy::dns::{self, Dns, DnsError};
+use remora_proxy::drain::Phase;
 use remora_proxy::join::{Membership, Notice};
 use remora_proxy::mesh::Mesh;
 use remora_proxy::metrics::Metrics;
 use remora_proxy::{Context, Limits, Listeners, serve};
 use remora_xds::client::Event;
 use std::io;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -49,6 +53,9 @@ pub enum RunError {
     /// A port is taken.
     #[error(transparent)]
     Listen(#[from] ListenError),
+    /// Names cannot be served.
+    #[error(transparent)]
+    Names(#[from] DnsError),
     /// The address of the control plane makes no sense.
     #[error("prepare for {host}")]
     Upstream {
@@ -69,6 +76,7 @@ impl RunError {
         match self {
             Self::Listen(error) => error.hint(),
             Self::Envoy(error) => error.hint(),
+            Self::Names(error) => Some(error.hint()),
             _ => None,
         }
     }
@@ -103,6 +111,10 @@ async fn live(settings: &Settings, log: &Log) -> Result<(), RunError> {
     readiness.reach(Stage::Sockets);
     let sidecar = Sidecar::new(readiness, log.clone());
     let proxy = open.answer(&sidecar.desk(settings, &switch));
+    let names = sidecar.names(settings, &proxy.dns)?;
+    if let Some(name) = settings.watched.clone() {
+        tokio::spawn(application::quit_with(name, switch.clone(), log.clone()));
+    }
     let certificates = sidecar.join(settings)?;
     let identity = tokio::select! {
         identity = sidecar.prepared(&certificates) => identity,
@@ -111,7 +123,7 @@ async fn live(settings: &Settings, log: &Log) -> Result<(), RunError> {
             return Ok(());
         }
     };
-    let ctx = sidecar.context(identity, settings);
+    let ctx = sidecar.context(identity, settings, names);
     // Only the stop ends it, not a lack of work.
     let hold = ctx.hold();
     let serving = tokio::spawn(serve(Arc::clone(&ctx), proxy, std::future::pending()));
@@ -123,11 +135,21 @@ async fn live(settings: &Settings, log: &Log) -> Result<(), RunError> {
         () = stop::conduct(&ctx, &switch, &settings.stop, &ports) => {}
         () = sidecar.stay_certified(&certificates, ctx.identity(), settings.output.as_deref()) => {}
         () = sidecar.say_when_stopping(&switch) => {}
+        () = stop_when_told(&ctx, &switch) => {}
     }
     drop(hold);
     let _ = serving.await;
     log.note("stopped");
     Ok(())
+}
+
+/// Somebody may begin the drain through the admin API: that is a stop as well. Never done.
+async fn stop_when_told(ctx: &Context, switch: &StopSwitch) {
+    ctx.drain().reached(Phase::Draining).await;
+    if switch.asked() == Asked::Nothing {
+        switch.ask(Asked::Stop);
+    }
+    std::future::pending::<()>().await;
 }
 
 pub(crate) fn listen_for_signals(switch: &StopSwitch) -> io::Result<()> {
@@ -168,7 +190,12 @@ impl Sockets {
                 outbound: sockets::everywhere(ports.outbound)?,
                 inbound: sockets::captured(ports.inbound, transparent)?,
                 hbone: sockets::captured(ports.hbone, transparent)?,
-                ..Listeners::default()
+                dns: ports.dns.map(sockets::names).transpose()?.unwrap_or_default(),
+                admin: if ports.admin == 0 {
+                    Vec::new()
+                } else {
+                    sockets::local(ports.admin)?
+                },
             },
         })
     }
@@ -228,6 +255,31 @@ impl Sidecar {
         })
     }
 
+    /// Who answers for names, if they are captured. Questions wait in the sockets until the mesh is known.
+    fn names(&self, settings: &Settings, sockets: &dns::Sockets) -> Result<Option<Arc<Dns>>, RunError> {
+        if settings.ports.dns.is_none() {
+            return Ok(None);
+        }
+        let text = std::fs::read_to_string("/etc/resolv.conf").unwrap_or_default();
+        let resolv = Resolv::parse(&text);
+        for server in &resolv.unusable {
+            self.log.warning(format_args!(
+                "resolv.conf: {server} is no address of a name server"
+            ));
+        }
+        let listening: Vec<SocketAddr> = sockets
+            .udp
+            .iter()
+            .filter_map(|socket| socket.local_addr().ok())
+            .collect();
+        let behaviour = dns::Settings::new(&settings.namespace, &settings.cluster_domain, resolv);
+        Ok(Some(Arc::new(Dns::new(
+            behaviour,
+            Arc::clone(&self.mesh),
+            &listening,
+        )?)))
+    }
+
     /// Follows discovery from here on; gives where certificates come from.
     fn join(&self, settings: &Settings) -> Result<Certificates, RunError> {
         let discovery = membership(settings, &settings.discovery)?;
@@ -257,7 +309,7 @@ impl Sidecar {
         identity
     }
 
-    fn context(&self, identity: Identity, settings: &Settings) -> Arc<Context> {
+    fn context(&self, identity: Identity, settings: &Settings, names: Option<Arc<Dns>>) -> Arc<Context> {
         let log = self.log.clone();
         let shown = settings.access_log;
         let behaviour = remora_proxy::Settings {
@@ -268,6 +320,7 @@ impl Sidecar {
             },
             unknown: settings.unknown,
             metrics: Arc::clone(&self.proxy_metrics),
+            dns: names,
             ..remora_proxy::Settings::default()
         };
         Arc::new(Context::new(
@@ -332,7 +385,7 @@ pub(crate) fn membership(settings: &Settings, upstream: &Upstream) -> Result<Mem
         id: settings.id.clone(),
         domains: settings.domains.clone(),
         life: settings.certificate_life,
-        node: settings.node.id.clone(),
+        node: settings.node.to_message(),
     })
 }
 

@@ -3,7 +3,7 @@
 use remora_net::socket::TcpOptions;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, UdpSocket};
 
 /// A port could not be listened on.
 #[derive(Debug, thiserror::Error)]
@@ -59,6 +59,10 @@ fn on_all(port: u16, options: TcpOptions) -> Result<Vec<TcpListener>, ListenErro
         SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)),
         SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)),
     ];
+    on(addresses, options)
+}
+
+fn on(addresses: [SocketAddr; 2], options: TcpOptions) -> Result<Vec<TcpListener>, ListenError> {
     let mut listeners = Vec::new();
     let mut absent = None;
     for address in addresses {
@@ -72,6 +76,39 @@ fn on_all(port: u16, options: TcpOptions) -> Result<Vec<TcpListener>, ListenErro
         Some(error) if listeners.is_empty() => Err(error),
         _ => Ok(listeners),
     }
+}
+
+/// For those in the same pod only.
+pub(crate) fn local(port: u16) -> Result<Vec<TcpListener>, ListenError> {
+    let addresses = [
+        SocketAddr::from((Ipv4Addr::LOCALHOST, port)),
+        SocketAddr::from((Ipv6Addr::LOCALHOST, port)),
+    ];
+    on(addresses, TcpOptions::default())
+}
+
+/// Sockets for names on the loopback addresses, where captured questions are sent.
+pub(crate) fn names(port: u16) -> Result<remora_proxy::dns::Sockets, ListenError> {
+    let mut sockets = remora_proxy::dns::Sockets::default();
+    for address in [
+        SocketAddr::from((Ipv4Addr::LOCALHOST, port)),
+        SocketAddr::from((Ipv6Addr::LOCALHOST, port)),
+    ] {
+        let open = || {
+            let udp = TcpOptions::default().udp(address)?;
+            udp.set_nonblocking(true)?;
+            Ok((UdpSocket::from_std(udp)?, listen(address, TcpOptions::default())?))
+        };
+        match open() {
+            Ok((udp, tcp)) => {
+                sockets.udp.push(udp);
+                sockets.tcp.push(tcp);
+            }
+            Err(source) if is_absent(&source) && address.is_ipv6() => {}
+            Err(source) => return Err(ListenError { address, source }),
+        }
+    }
+    Ok(sockets)
 }
 
 fn listen(address: SocketAddr, options: TcpOptions) -> io::Result<TcpListener> {

@@ -69,8 +69,8 @@ pub struct Membership {
     pub domains: TrustDomains,
     /// How long a certificate is asked for; zero leaves it to the authority.
     pub life: Duration,
-    /// How discovery knows us: `sidecar~IP~POD.NAMESPACE~NAMESPACE.svc.DOMAIN`.
-    pub node: String,
+    /// How discovery knows us: `sidecar~IP~POD.NAMESPACE~NAMESPACE.svc.DOMAIN`, and what else it may decide by.
+    pub node: Node,
 }
 
 impl Membership {
@@ -150,10 +150,7 @@ impl Membership {
 
     /// Keeps the mesh up to date for ever.
     pub async fn follow(&self, mesh: &Mesh, notice: &mut impl FnMut(Notice)) -> Infallible {
-        let mut state = Client::new(Node {
-            id: self.node.clone(),
-            ..Node::default()
-        });
+        let mut state = Client::new(self.node.clone());
         state.want(ADDRESS, Interest::Everything);
         state.want(AUTHORIZATION, Interest::Everything);
         // Nothing is asked for by name: everything is wanted.

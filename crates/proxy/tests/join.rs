@@ -10,6 +10,7 @@ use remora_proxy::mesh::Mesh;
 use remora_proxy::{Context, Listeners, Settings, serve};
 use remora_testkit::{Actor, Lab};
 use remora_xds::client::{Bytes, ControlPlane, Event};
+use remora_xds::proto::discovery::Node;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
@@ -124,7 +125,10 @@ fn membership(directory: &Path, account: &str) -> Membership {
         domains: TrustDomains::new::<&str>("td", &[]).unwrap(),
         // Renewed every second: half of a life of two seconds after the two minutes it is back-dated by.
         life: Duration::from_secs(122),
-        node: format!("sidecar~10.1.0.9~{account}-0.shop~shop.svc.cluster.local"),
+        node: Node {
+            id: format!("sidecar~10.1.0.9~{account}-0.shop~shop.svc.cluster.local"),
+            ..Node::default()
+        },
     }
 }
 

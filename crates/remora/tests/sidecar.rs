@@ -6,6 +6,7 @@ mod sidecar {
     mod faults;
     mod gate;
     mod life;
+    mod names;
     mod orphans;
     pub(crate) mod process;
     pub(crate) mod scene;

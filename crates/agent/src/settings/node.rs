@@ -2,6 +2,8 @@
 
 use super::read::Environment;
 use super::{Inputs, ProxyConfig, SettingsError};
+use prost_types::Struct;
+use prost_types::value::Kind;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -18,6 +20,15 @@ pub struct Node {
 }
 
 impl Node {
+    /// As discovery's protocol has it.
+    pub fn to_message(&self) -> remora_xds::proto::discovery::Node {
+        remora_xds::proto::discovery::Node {
+            id: self.id.clone(),
+            cluster: self.cluster.clone(),
+            metadata: Some(message(&self.metadata)),
+        }
+    }
+
     pub(super) fn new(
         inputs: &Inputs,
         config: &ProxyConfig,
@@ -42,6 +53,27 @@ impl Node {
             metadata,
         })
     }
+}
+
+fn message(fields: &Map<String, Value>) -> Struct {
+    let field = |(key, value): (&String, &Value)| (key.clone(), message_value(value));
+    Struct {
+        fields: fields.iter().map(field).collect(),
+    }
+}
+
+fn message_value(value: &Value) -> prost_types::Value {
+    let kind = match value {
+        Value::Null => Kind::NullValue(0),
+        Value::Bool(flag) => Kind::BoolValue(*flag),
+        Value::Number(number) => Kind::NumberValue(number.as_f64().unwrap_or_default()),
+        Value::String(text) => Kind::StringValue(text.clone()),
+        Value::Array(list) => Kind::ListValue(prost_types::ListValue {
+            values: list.iter().map(message_value).collect(),
+        }),
+        Value::Object(fields) => Kind::StructValue(message(fields)),
+    };
+    prost_types::Value { kind: Some(kind) }
 }
 
 // istio: a name that somebody chose, the label `app`, the workload, in this order.

@@ -188,7 +188,10 @@ impl World {
             id: SpiffeId::of_service_account("td", "shop", "web").unwrap(),
             domains: TrustDomains::new::<&str>("td", &[]).unwrap(),
             life: Duration::from_hours(1),
-            node: "sidecar~10.1.0.2~web-0.shop~shop.svc.cluster.local".to_owned(),
+            node: remora_xds::proto::discovery::Node {
+                id: "sidecar~10.1.0.2~web-0.shop~shop.svc.cluster.local".to_owned(),
+                ..Default::default()
+            },
         };
         Self {
             directory,

@@ -27,7 +27,9 @@ The agent's port 15020 answers for the application's probes (ISTIO_KUBE_APP_PROB
 
 After SIGTERM readiness fails at once, and the sidecar stays while the application listens or anything is open, at most
 until one deadline: terminationDrainDuration if it was chosen, else a second less than the grace period
-(TERMINATION_GRACE_PERIOD_SECONDS, or 30 s). A second SIGTERM hurries. The exit code is 0.";
+(TERMINATION_GRACE_PERIOD_SECONDS, or 30 s). A second SIGTERM hurries. The exit code is 0. With
+REMORA_EXIT_WITH_PROCESS=NAME it also ends when that process, once seen, is gone: for Jobs whose pod shares its process
+namespace.";
 
 /// Whatever Istio's templates say.
 #[derive(Debug, clap::Args)]

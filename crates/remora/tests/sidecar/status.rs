@@ -1,7 +1,9 @@
 //! What the agent's ports answer, to whom.
 
+use super::process::PATIENCE;
 use super::scene::{Pod, Scene};
 use std::net::SocketAddr;
+use std::time::Instant;
 
 const PROBERS: &str = r#"{
     "/app-health/app/readyz": {"httpGet": {"path": "/ready", "port": 8080}},
@@ -48,15 +50,23 @@ fn probes_metrics_and_commands() {
         assert_eq!(outside(&get(hidden)).0, 404, "{hidden}");
     }
     assert_eq!(scene.ask(Pod::Cart, 15020, "/drain").unwrap().0, 405);
+    let admin: SocketAddr = "10.1.0.1:15000".parse().unwrap();
+    assert!(scene.send(Pod::Web, admin, &get("/config_dump")).is_err());
+    let mut dump = scene
+        .start(Pod::Cart, Scene::env(Pod::Cart))
+        .remora(&["request", "GET", "config_dump"]);
+    assert_eq!(dump.end(), 0, "{}", dump.said());
 
     // One page for everybody. The call is counted when both sides are done with it.
-    let counted = "istio_tcp_connections_closed_total{reporter=\"destination\"";
+    let counted = "istio_tcp_connections_closed_total{";
+    let started = Instant::now();
     let page = loop {
         let (status, page) = scene.ask(Pod::Cart, 15020, "/stats/prometheus").unwrap();
         assert_eq!(status, 200);
         if page.contains(counted) {
             break page;
         }
+        assert!(started.elapsed() < PATIENCE, "{page}");
     };
     for part in [
         "app_metric 1\n",

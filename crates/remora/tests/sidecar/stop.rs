@@ -147,3 +147,20 @@ fn exit_on_zero_counts_connections_only() {
         asked.elapsed()
     );
 }
+
+#[test]
+fn a_sidecar_that_watches_a_process_ends_with_it() {
+    let scene = Scene::new();
+    let _control = scene.control();
+    // A name nobody else has.
+    let program = scene.in_pod(Pod::Cart, &format!("job-{}", std::process::id()));
+    std::fs::copy("/bin/sleep", &program).unwrap();
+    let name = program.file_name().unwrap().to_str().unwrap().to_owned();
+    let mut cart = patient(&scene, Pod::Cart, &[("REMORA_EXIT_WITH_PROCESS", &name)]);
+    scene.ready(Pod::Cart);
+    let mut job = std::process::Command::new(&program).arg("600").spawn().unwrap();
+    cart.says("watches the process");
+    job.kill().unwrap();
+    job.wait().unwrap();
+    assert_eq!(cart.end(), 0, "{}", cart.said());
+}
