@@ -2,7 +2,7 @@
 
 use crate::commands::{
     capture, check, completions, control, demo, image, inject, install, istio_iptables, man, proxy, request,
-    run, wait,
+    run, wait, why,
 };
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use std::ffi::OsString;
@@ -50,6 +50,9 @@ pub(crate) enum Command {
     Wait(wait::Args),
     /// Ask the sidecar beside us
     Request(request::Args),
+    /// Say what a proxy would do with a connection, and because of what
+    #[command(long_about = why::ABOUT)]
+    Why(why::Args),
     /// Print what a cluster needs to run a mesh, for kubectl
     #[command(long_about = install::ABOUT)]
     Install(install::Args),

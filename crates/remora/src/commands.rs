@@ -16,6 +16,7 @@ pub(crate) mod report;
 pub(crate) mod request;
 pub(crate) mod run;
 pub(crate) mod wait;
+pub(crate) mod why;
 
 use crate::cli::Command;
 use std::process::ExitCode;
@@ -37,6 +38,7 @@ pub(crate) fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Request(args) => Ok(request::run(&args)),
         Command::Run(args) => run::run(&args),
         Command::Demo(args) => demo::run(&args),
+        Command::Why(args) => Ok(why::run(&args)),
         Command::Completions(args) => completions::run(&args),
         Command::Man(args) => man::run(&args),
     }

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on fails")]
 
 mod sidecar {
+    mod admin;
     mod certificates;
     mod faults;
     mod gate;

@@ -8,9 +8,11 @@
 mod actor;
 mod lab;
 mod program;
+mod reach;
 mod traffic;
 
 pub use actor::Actor;
 pub use lab::{Lab, LinkAddresses, answer_for_everyone, forwarding};
 pub use program::has_programs;
+pub use reach::reachable;
 pub use traffic::{Pair, Seen, Watch, exchange};

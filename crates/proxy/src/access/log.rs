@@ -140,7 +140,8 @@ fn write(mut out: impl Write, lines: &Receiver<String>, counts: &Counts) {
                 "message": "lines were dropped, because they were read too slowly",
                 "count": dropped - told,
             });
-            let _ = writeln!(out, "{line}");
+            // In one piece, as all of them.
+            let _ = out.write_all(format!("{line}\n").as_bytes());
             told = dropped;
         }
     }

@@ -7,7 +7,7 @@ use crate::decision::Decision;
 use crate::dns::names::{Client, find};
 use crate::policy::Verdict;
 use crate::route::Transport;
-use http::StatusCode;
+use http::{HeaderValue, StatusCode};
 use remora_mtls::SpiffeId;
 use serde_json::{Value, json};
 use std::net::{IpAddr, SocketAddr};
@@ -15,8 +15,17 @@ use std::net::{IpAddr, SocketAddr};
 pub(super) fn answer(ctx: &Context, source: &str, destination: &str, as_json: bool) -> Answer {
     let decided = who(ctx, source).and_then(|source| Ok(ctx.why(source, place(ctx, destination)?)));
     match decided {
-        Ok(decision) if as_json => json(&value(&decision)),
-        Ok(decision) => text(StatusCode::OK, decision.to_string()),
+        Ok(decision) => {
+            let mut answer = if as_json {
+                json(&value(&decision))
+            } else {
+                text(StatusCode::OK, decision.to_string())
+            };
+            // For commands, which have an exit code to choose.
+            let allowed = HeaderValue::from_static(if decision.is_allowed() { "true" } else { "false" });
+            answer.headers_mut().insert("remora-allowed", allowed);
+            answer
+        }
         Err(why) => text(StatusCode::BAD_REQUEST, format!("{why}\n")),
     }
 }

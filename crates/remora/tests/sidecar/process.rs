@@ -5,7 +5,7 @@ use remora_testkit::Actor;
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader};
 use std::os::unix::process::ExitStatusExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
 
 pub(crate) fn binary() -> PathBuf {
-    PathBuf::from(env!("CARGO_BIN_EXE_remora"))
+    remora_testkit::reachable(Path::new(env!("CARGO_BIN_EXE_remora")))
 }
 
 /// A process of ours. It is gone when this value is.
