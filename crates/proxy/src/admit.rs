@@ -147,13 +147,13 @@ fn known(mesh: &Mesh, destination: SocketAddr) -> Result<(), Refused> {
 
 /// What a tunnel is asked for: an address of this pod, or a service this pod belongs to.
 pub fn requested(mesh: &Mesh, authority: &str, local: IpAddr) -> Result<SocketAddr, Refused> {
+    let nothing = || Refused::BadRequest(format!("{authority:?} is no address"));
     if let Ok(address) = authority.parse::<SocketAddr>() {
         if address.ip() != local {
             return Err(Refused::NotOurs(address.to_string()));
         }
-        return Ok(address);
+        return Some(address).filter(|a| a.port() > 0).ok_or_else(nothing);
     }
-    let nothing = || Refused::BadRequest(format!("{authority:?} is no address"));
     let (hostname, port) = authority.rsplit_once(':').ok_or_else(nothing)?;
     let port: u16 = port.parse().ok().filter(|port| *port > 0).ok_or_else(nothing)?;
     if hostname.is_empty() || hostname.contains([':', '[', ']', '@']) {

@@ -395,6 +395,7 @@ fn a_tunnel_may_name_addresses_of_the_pod_and_its_services() {
         ("cart.shop.svc.cluster.local:81", "is not of this pod"),
         ("other.shop.svc.cluster.local:80", "is not of this pod"),
         ("cart.shop.svc.cluster.local", "is no address"),
+        ("10.0.0.2:0", "is no address"),
         ("cart.shop.svc.cluster.local:0", "is no address"),
         ("cart.shop.svc.cluster.local:http", "is no address"),
         ("a@cart.shop.svc.cluster.local:80", "is no address"),
