@@ -13,6 +13,7 @@ mod certificate;
 mod clock;
 mod config;
 mod credentials;
+pub mod fuzz;
 mod identity;
 mod key;
 mod pem;

@@ -14,6 +14,7 @@ use crate::copy::{self, Counters};
 use crate::drain::Phase;
 use crate::guard;
 use crate::listen::Visitor;
+use crate::mesh::Mesh;
 use crate::pool::{CONNECTION_WINDOW, FRAME, STREAM_WINDOW, TLS_BUFFER, keep_alive};
 use crate::socket::{self, Batched, Speaker};
 use bytes::Bytes;
@@ -199,7 +200,7 @@ async fn stream_task(
     ctx: Arc<Context>,
 ) {
     let _counted = Counted::new(&caller.manners);
-    let named = authority(&request, &caller, &ctx);
+    let named = authority(&request, &ctx.mesh, caller.local);
     let destination = *named.as_ref().unwrap_or(&SocketAddr::new(caller.local, 0));
     let ends = [caller.address, destination];
     let watch = Watch::new(&ctx, Direction::Inbound, ends);
@@ -252,7 +253,7 @@ async fn judged(
 }
 
 /// Where the caller wants to go.
-fn authority(request: &Request<RecvStream>, caller: &Caller, ctx: &Context) -> Result<SocketAddr, Refused> {
+pub(crate) fn authority<B>(request: &Request<B>, mesh: &Mesh, local: IpAddr) -> Result<SocketAddr, Refused> {
     if request.method() != Method::CONNECT {
         return Err(Refused::BadRequest(format!(
             "{} is not CONNECT",
@@ -260,7 +261,7 @@ fn authority(request: &Request<RecvStream>, caller: &Caller, ctx: &Context) -> R
         )));
     }
     let text = request.uri().authority().map(http::uri::Authority::as_str);
-    admit::requested(&ctx.mesh, text.unwrap_or_default(), caller.local)
+    admit::requested(mesh, text.unwrap_or_default(), local)
 }
 
 fn decide(ctx: &Context, caller: &Caller, destination: SocketAddr) -> Inbound {

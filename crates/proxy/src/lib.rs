@@ -18,6 +18,7 @@ mod crowd;
 pub mod decision;
 pub mod dns;
 pub mod drain;
+pub mod fuzz;
 mod guard;
 pub mod hbone;
 pub mod inbound;

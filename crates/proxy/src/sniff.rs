@@ -11,7 +11,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
 /// One TLS record: a first message that is longer is none of a proxy.
-const LONGEST: usize = (16 << 10) + 5;
+pub(crate) const LONGEST: usize = (16 << 10) + 5;
 /// The first byte of a TLS handshake.
 const HANDSHAKE: u8 = 22;
 
