@@ -67,6 +67,11 @@ pub fn set_up(socket: &mut Socket, index: u32) -> Result<(), KernelError> {
     request(socket, RTM_NEWLINK, 0, &fixed(index, IFF_UP, IFF_UP), |_| {})
 }
 
+/// Switches an interface off. The other end of a pair keeps its addresses and reaches nobody.
+pub fn set_down(socket: &mut Socket, index: u32) -> Result<(), KernelError> {
+    request(socket, RTM_NEWLINK, 0, &fixed(index, 0, IFF_UP), |_| {})
+}
+
 /// Removes an interface (and the other end of a pair).
 pub fn delete(socket: &mut Socket, index: u32) -> Result<(), KernelError> {
     request(socket, RTM_DELLINK, 0, &fixed(index, 0, 0), |_| {})

@@ -11,6 +11,8 @@
 
 #[path = "proof/crash.rs"]
 mod crash;
+#[path = "proof/ends.rs"]
+mod ends;
 #[path = "proof/hostile.rs"]
 mod hostile;
 #[path = "proof/interop.rs"]
