@@ -9,6 +9,7 @@ use remora_pod::yaml::{self, Limits, ReadError};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use std::io;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 /// Something could not be read.
@@ -70,6 +71,23 @@ pub fn mesh(paths: &[PathBuf]) -> Result<Vec<Document>, LoadError> {
         }
     }
     understood(found)
+}
+
+/// What tells that a file is another one, or has another content, without reading it.
+pub(crate) type Fingerprint = Vec<(PathBuf, u64, u64, i64, i64)>;
+
+/// Of all files of a description; `None` when they cannot be looked at.
+///
+/// Reading a description of many thousand documents every second costs more than serving it.
+pub(crate) fn fingerprint(paths: &[PathBuf]) -> Option<Fingerprint> {
+    let mut all = Vec::new();
+    for path in paths {
+        for file in expand(path).ok()? {
+            let data = std::fs::metadata(&file).ok()?;
+            all.push((file, data.ino(), data.size(), data.mtime(), data.mtime_nsec()));
+        }
+    }
+    Some(all)
 }
 
 fn expand(path: &Path) -> Result<Vec<PathBuf>, LoadError> {

@@ -299,9 +299,16 @@ impl Plane {
             return std::future::pending().await;
         };
         let mut said = String::new();
+        let mut seen = None;
         let mut ticks = tokio::time::interval(files.reload);
         loop {
             ticks.tick().await;
+            // Taken before they are read: what is written meanwhile is looked at next time.
+            let now = files::fingerprint(&files.mesh);
+            if now.is_some() && now == seen && files.tokens.is_unchanged() {
+                continue;
+            }
+            seen = now;
             match self.reload(files) {
                 Ok(()) => said.clear(),
                 Err(error) => {

@@ -1,10 +1,10 @@
 //! Who a caller is, by the token it shows.
 
-use crate::files::{self, LoadError};
+use crate::files::{self, Fingerprint, LoadError};
 use remora_mtls::{InvalidSpiffeId, SpiffeId};
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
-use std::sync::{PoisonError, RwLock};
+use std::sync::{Mutex, PoisonError, RwLock};
 use tonic::Status;
 use tonic::metadata::MetadataMap;
 
@@ -31,6 +31,8 @@ pub struct FileTokens {
     path: PathBuf,
     trust_domain: String,
     known: RwLock<Vec<(String, SpiffeId)>>,
+    /// Of the file when it was read last.
+    seen: Mutex<Option<Fingerprint>>,
 }
 
 /// The file of tokens cannot be used.
@@ -75,6 +77,7 @@ impl FileTokens {
             path: path.to_owned(),
             trust_domain: trust_domain.to_owned(),
             known: RwLock::default(),
+            seen: Mutex::default(),
         };
         tokens.reload()?;
         Ok(tokens)
@@ -82,6 +85,7 @@ impl FileTokens {
 
     /// Reads the file again; what was known stays if it cannot be read.
     pub fn reload(&self) -> Result<(), TokensError> {
+        *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = self.fingerprint();
         let entries: Vec<Entry> = files::one(&self.path)?;
         let known = entries
             .into_iter()
@@ -89,6 +93,16 @@ impl FileTokens {
             .collect::<Result<_, _>>()?;
         *self.known.write().unwrap_or_else(PoisonError::into_inner) = known;
         Ok(())
+    }
+
+    /// Whether the file is as it was when it was read last.
+    pub(crate) fn is_unchanged(&self) -> bool {
+        let now = self.fingerprint();
+        now.is_some() && now == *self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn fingerprint(&self) -> Option<Fingerprint> {
+        files::fingerprint(std::slice::from_ref(&self.path))
     }
 
     fn known(&self, entry: Entry) -> Result<(String, SpiffeId), TokensError> {
