@@ -28,9 +28,7 @@ fn settings(servers: Vec<SocketAddr>) -> Settings {
 
 /// A proxy by UDP and TCP at one address.
 async fn proxy(settings: Settings) -> (Arc<Dns>, SocketAddr) {
-    let udp = UdpSocket::bind("127.0.0.1:0").await.unwrap();
-    let at = udp.local_addr().unwrap();
-    let tcp = TcpListener::bind(at).await.unwrap();
+    let (udp, tcp, at) = pair().await;
     let dns = Arc::new(Dns::new(settings, Arc::new(Mesh::default()), &[at]).unwrap());
     let sockets = Sockets {
         udp: vec![udp],
@@ -38,6 +36,18 @@ async fn proxy(settings: Settings) -> (Arc<Dns>, SocketAddr) {
     };
     tokio::spawn(Arc::clone(&dns).serve(sockets));
     (dns, at)
+}
+
+/// Both sockets on one port. One that is free for datagrams may be taken for connections: then another one is tried.
+async fn pair() -> (UdpSocket, TcpListener, SocketAddr) {
+    for _ in 0..100 {
+        let udp = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        let at = udp.local_addr().unwrap();
+        if let Ok(tcp) = TcpListener::bind(at).await {
+            return (udp, tcp, at);
+        }
+    }
+    panic!("no port is free for both");
 }
 
 /// A server that makes of each question what it wants; counts them.
