@@ -2,7 +2,7 @@
 //!
 //! One deadline, from the pod's grace period or Istio's older knobs. Before it the sidecar goes as soon as nobody needs
 //! it: the application is gone and nothing is open. [`plan`] decides from the knobs and from what is known about the
-//! application; [`conduct`] walks the plan.
+//! application; `conduct` walks the plan.
 //!
 //! Whether the application is gone is told by the sockets it listens on, which a sidecar sees since it shares the
 //! network namespace. One that never listened cannot be followed; it is given Istio's fixed time.

@@ -1,8 +1,8 @@
 //! A mesh that a Kubernetes cluster describes, and webhooks that serve it.
 //!
-//! [`world`] turns objects into documents of the mesh and [`sources`] into rules of the webhooks, both without IO.
-//! [`watch`] brings the objects, [`tokens`] asks the API server who a caller is, [`keep`] writes what the control
-//! plane keeps in the cluster. [`plane`] ties them together.
+//! [`world`] turns objects into documents of the mesh and `sources` into rules of the webhooks, both without IO.
+//! `watch` brings the objects, `tokens` asks the API server who a caller is, `keep` writes what the control
+//! plane keeps in the cluster. `plane` ties them together.
 //!
 //! Several control planes may run at once: they share the root certificate and write the same things.
 

@@ -1,6 +1,6 @@
 //! Connections that are open now, and their accounts.
 //!
-//! Whoever serves a connection watches it with a [`Watch`] from the first moment to the last. When the watch ends,
+//! Whoever serves a connection watches it with a `Watch` from the first moment to the last. When the watch ends,
 //! however it ends, the connection is counted, its line is written, and it is open no more.
 
 use crate::access::{Direction, Failure, Party, Reason, Record, Traffic};

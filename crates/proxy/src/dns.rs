@@ -1,7 +1,7 @@
 //! Names for the pod, on port 15053 by UDP and TCP: the mesh's own are answered, all others are asked of the name
 //! servers the pod would ask.
 //!
-//! [`decide`] says what becomes of a message, purely; [`upstream`] asks others. Promises: whatever arrives, nothing
+//! [`mod@decide`] says what becomes of a message, purely; [`upstream`] asks others. Promises: whatever arrives, nothing
 //! panics and nothing waits without end; questions under way and connections are bounded, and above that refused at
 //! once; a question that comes back to us is noticed and refused.
 //!

@@ -85,7 +85,7 @@ pub(crate) struct Args {
     #[arg(short = 'R', long)]
     pub(crate) recursive: bool,
 
-    /// Lead a port of this machine to a Service: [ADDRESS:]PORT:[NAMESPACE/]SERVICE[:PORT]; may be repeated
+    /// Lead a port of this machine to a Service: `[ADDRESS:]PORT:[NAMESPACE/]SERVICE[:PORT]`; may be repeated
     #[arg(short, long, value_name = "PORT:SERVICE:PORT")]
     pub(crate) publish: Vec<Publish>,
 
