@@ -4,6 +4,7 @@
 //! and exchanges them. In both cases the certificate in force stays until a better one is there and works.
 
 use crate::log::{Log, chain};
+use crate::look::{self, Look};
 use crate::output;
 use crate::settings::CertificateFiles;
 use remora_mtls::{
@@ -12,7 +13,6 @@ use remora_mtls::{
 };
 use remora_proxy::join::{Membership, Notice};
 use std::io;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -41,9 +41,6 @@ pub(crate) enum FilesError {
     #[error("install the certificate")]
     Install(#[from] InstallError),
 }
-
-/// What a file was when it was read: another one has another of these.
-type Mark = Option<(u64, u64, i64, i64, u64)>;
 
 /// Certificates from an authority or from files.
 pub(crate) enum Certificates {
@@ -158,21 +155,11 @@ impl Files {
     }
 
     /// Follows links, so that an exchange of the directory behind them is seen.
-    fn marks(&self) -> [Mark; 3] {
-        let mark = |path: &PathBuf| {
-            let seen = std::fs::metadata(path).ok()?;
-            Some((
-                seen.dev(),
-                seen.ino(),
-                seen.mtime(),
-                seen.mtime_nsec(),
-                seen.size(),
-            ))
-        };
+    fn marks(&self) -> [Look; 3] {
         [
-            mark(&self.paths.chain),
-            mark(&self.paths.key),
-            mark(&self.paths.roots),
+            look::at(&self.paths.chain),
+            look::at(&self.paths.key),
+            look::at(&self.paths.roots),
         ]
     }
 

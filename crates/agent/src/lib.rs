@@ -17,6 +17,7 @@ mod fetch;
 pub mod flags;
 mod http;
 mod log;
+mod look;
 mod metrics;
 mod output;
 pub mod probes;

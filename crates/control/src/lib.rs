@@ -7,6 +7,7 @@
 //! are sent only what changed; a certificate names whom the token belongs to, whatever the request says.
 
 mod certificates;
+mod chain;
 pub mod config;
 pub mod files;
 pub mod install;

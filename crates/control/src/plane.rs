@@ -1,6 +1,7 @@
 //! A running control plane.
 
 use crate::certificates::Certificates;
+use crate::chain::Chain;
 use crate::config::Config;
 use crate::files::{self, LoadError};
 use crate::mesh::{self, Document, MeshError};
@@ -93,15 +94,7 @@ impl fmt::Display for Notice {
                     "serving {addresses} workloads and services, {policies} policies"
                 )
             }
-            Self::Kept(error) => {
-                write!(f, "keeping what was served before: {error}")?;
-                let mut cause = std::error::Error::source(error);
-                while let Some(error) = cause {
-                    write!(f, ": {error}")?;
-                    cause = error.source();
-                }
-                Ok(())
-            }
+            Self::Kept(error) => write!(f, "keeping what was served before: {}", Chain(error)),
             Self::Refused { caller, why } => write!(f, "{caller} refused: {why:?}"),
         }
     }

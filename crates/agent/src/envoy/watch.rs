@@ -1,14 +1,11 @@
 //! Files that are looked at again and again.
 
-use std::os::unix::fs::MetadataExt as _;
+use crate::look::{self, Look};
 use std::path::PathBuf;
 use std::time::Duration;
 
 /// A person who changes a file waits longer than that.
 const LOOK: Duration = Duration::from_millis(500);
-
-/// Device, number, time of change and length; `None` for a file that is not there.
-type Look = Option<(u64, u64, i64, i64, u64)>;
 
 #[derive(Debug)]
 pub(super) struct Files {
@@ -48,15 +45,5 @@ impl Files {
 }
 
 fn look(paths: &[PathBuf]) -> Vec<Look> {
-    let one = |path: &PathBuf| {
-        let seen = std::fs::metadata(path).ok()?;
-        Some((
-            seen.dev(),
-            seen.ino(),
-            seen.mtime(),
-            seen.mtime_nsec(),
-            seen.len(),
-        ))
-    };
-    paths.iter().map(one).collect()
+    paths.iter().map(|path| look::at(path)).collect()
 }

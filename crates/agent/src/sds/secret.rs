@@ -1,5 +1,6 @@
 //! Names of secrets, and what is behind them.
 
+use crate::look::{self, Look};
 use remora_mtls::{Pem, Roots, check_pair};
 use remora_xds::Message as _;
 use remora_xds::proto::tls::data_source::Specifier;
@@ -7,7 +8,6 @@ use remora_xds::proto::tls::secret::Type;
 use remora_xds::proto::tls::{CertificateValidationContext, DataSource, Secret, TlsCertificate};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 const CERTIFICATE: &str = "default";
@@ -46,10 +46,7 @@ pub(super) struct Held {
 
 /// Files as they were looked at; the default for what comes from no file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Stamp(Vec<Option<Look>>);
-
-/// Device, number, time of change and length of a file.
-type Look = (u64, u64, i64, i64, u64);
+pub(super) struct Stamp(Vec<Look>);
 
 /// Files that cannot be used as they are.
 #[derive(Debug)]
@@ -140,17 +137,7 @@ impl Name {
             Self::FileRoots(paths) => paths.iter().map(PathBuf::as_path).collect(),
             Self::Certificate | Self::Roots => Vec::new(),
         };
-        let look = |path: &Path| {
-            let seen = std::fs::metadata(path).ok()?;
-            Some((
-                seen.dev(),
-                seen.ino(),
-                seen.mtime(),
-                seen.mtime_nsec(),
-                seen.len(),
-            ))
-        };
-        Stamp(paths.into_iter().map(look).collect())
+        Stamp(paths.into_iter().map(look::at).collect())
     }
 }
 

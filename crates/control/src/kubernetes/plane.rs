@@ -5,6 +5,7 @@ use super::sources::{Names, Source, SourceError, Sources};
 use super::tokens::Reviewed;
 use super::watch::{Seen, Watched, resource};
 use super::world::{Key, Kind, World, key_of};
+use crate::chain::Chain;
 use crate::plane::{self, Plane, PlaneError};
 use crate::webhook::{Limits, Rules, Webhook};
 use kube::api::{Api, DynamicObject, Patch, PatchParams};
@@ -59,23 +60,11 @@ pub enum Notice {
 
 impl fmt::Display for Notice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let chain = |f: &mut fmt::Formatter<'_>, error: &dyn std::error::Error| {
-            write!(f, "{error}")?;
-            let mut cause = error.source();
-            while let Some(error) = cause {
-                write!(f, ": {error}")?;
-                cause = error.source();
-            }
-            Ok(())
-        };
         match self {
             Self::Unseen { what, why } => write!(f, "cannot see {what}: {why}"),
-            Self::Kept(error) => {
-                f.write_str("keeping the rules of before: ")?;
-                chain(f, error)
-            }
+            Self::Kept(error) => write!(f, "keeping the rules of before: {}", Chain(error)),
             Self::Served(what) | Self::Trouble(what) | Self::Inexpressible(what) => f.write_str(what),
-            Self::Unwritten(error) => chain(f, error),
+            Self::Unwritten(error) => Chain(error).fmt(f),
             Self::Ready => f.write_str("the cluster was read; ready"),
         }
     }

@@ -2,9 +2,9 @@
 
 use super::review::{Answer, Review};
 use super::{Rules, variables};
-use remora_inject::{InjectError, Skip, Subject, Workload, inject_pod, patch};
+use crate::chain::Chain;
+use remora_inject::{Skip, Subject, Workload, inject_pod, patch};
 use std::borrow::Cow;
-use std::error::Error as _;
 
 /// What came of a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,7 +49,7 @@ pub fn mutate(review: &Review, path: &str, rules: &Rules) -> (Answer, Outcome) {
             (answer, outcome)
         }
         Err(errors) => {
-            let all: Vec<String> = errors.iter().map(sentence).collect();
+            let all: Vec<String> = errors.iter().map(|error| Chain(error).to_string()).collect();
             let message = format!(
                 "{}: cannot inject the sidecar: {}",
                 workload.display(),
@@ -67,18 +67,6 @@ pub(super) fn namespace_of(review: &Review) -> &str {
     } else {
         &review.namespace
     }
-}
-
-/// An error with its causes.
-fn sentence(error: &InjectError) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        cause = error.source();
-    }
-    text
 }
 
 #[cfg(test)]
