@@ -1,7 +1,7 @@
 //! Reads descriptions from files. All or nothing: one bad document and the whole is refused, with its place.
 //!
 //! A document is ours (`kind` and fields beside it) or Kubernetes' (`apiVersion`, `metadata`, `spec`): pods, services,
-//! nodes and Istio's policies become what they would in a cluster.
+//! endpoint slices, nodes and Istio's policies become what they would in a cluster.
 
 use crate::kubernetes::{Kind, World};
 use crate::mesh::Document;
@@ -136,6 +136,7 @@ fn understood(found: Vec<Found>) -> Result<Vec<Document>, LoadError> {
         let kind = match found.value["kind"].as_str() {
             Some("Pod") => Kind::Pod,
             Some("Service") => Kind::Service,
+            Some("EndpointSlice") => Kind::EndpointSlice,
             Some("Node") => Kind::Node,
             Some("AuthorizationPolicy") => Kind::AuthorizationPolicy,
             Some("PeerAuthentication") => Kind::PeerAuthentication,

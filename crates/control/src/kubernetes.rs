@@ -11,6 +11,7 @@ mod plane;
 mod pod;
 mod policy;
 mod service;
+mod slice;
 mod sources;
 mod tokens;
 mod watch;

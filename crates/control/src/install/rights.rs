@@ -37,6 +37,7 @@ fn cluster_rules(options: &Options) -> Value {
     let hooks = ["mutatingwebhookconfigurations", "validatingwebhookconfigurations"];
     json!([
         {"apiGroups": [""], "resources": ["pods", "services", "nodes", "namespaces"], "verbs": watch},
+        {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": watch},
         {"apiGroups": ["security.istio.io"], "resources": ["authorizationpolicies", "peerauthentications"],
             "verbs": watch},
         {"apiGroups": ["opentelemetry.io"], "resources": ["instrumentations"], "verbs": watch},

@@ -190,6 +190,13 @@ impl Cluster {
         let mut list = vec![
             all(What::Mesh(Kind::Pod), "", "v1", "Pod", "pods"),
             all(What::Mesh(Kind::Service), "", "v1", "Service", "services"),
+            all(
+                What::Mesh(Kind::EndpointSlice),
+                "discovery.k8s.io",
+                "v1",
+                "EndpointSlice",
+                "endpointslices",
+            ),
             all(What::Nodes, "", "v1", "Node", "nodes"),
             all(
                 What::Rules(Source::Namespace),
@@ -244,6 +251,8 @@ impl Cluster {
         for watched in &mut list {
             match watched.what {
                 What::Rules(Source::ConfigMap) => watched.namespace = Some(self.settings.namespace.clone()),
+                // Of the cluster's own controller: they repeat what pods say, and are many.
+                What::Mesh(Kind::EndpointSlice) => watched.labels = Some(NAMED.to_owned()),
                 // istio: only configurations of the own revision.
                 What::Webhooks(_) => {
                     watched.labels = Some(format!("app=sidecar-injector,istio.io/rev={}", self.revision()));
@@ -266,10 +275,14 @@ impl Cluster {
     }
 }
 
+/// Slices that somebody else than Kubernetes made of a selector's pods.
+const NAMED: &str = "endpointslice.kubernetes.io/managed-by!=endpointslice-controller.k8s.io";
+
 /// What must have been seen before anything that is served is whole. Kinds of others may be unknown to the cluster.
-const NEEDED: [What; 5] = [
+const NEEDED: [What; 6] = [
     What::Mesh(Kind::Pod),
     What::Mesh(Kind::Service),
+    What::Mesh(Kind::EndpointSlice),
     What::Nodes,
     What::Rules(Source::Namespace),
     What::Rules(Source::ConfigMap),
@@ -485,6 +498,7 @@ fn named(what: What) -> &'static str {
     match what {
         What::Mesh(Kind::Pod) => "pods",
         What::Mesh(Kind::Service) => "services",
+        What::Mesh(Kind::EndpointSlice) => "endpoint slices",
         What::Mesh(Kind::Node) | What::Nodes | What::Rules(Source::Node) => "nodes",
         What::Mesh(Kind::AuthorizationPolicy) => "authorization policies",
         What::Mesh(Kind::PeerAuthentication) => "peer authentications",

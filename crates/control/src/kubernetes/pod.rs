@@ -13,7 +13,9 @@ use std::net::IpAddr;
 pub(super) struct Pod {
     pub(super) labels: Map<String, Value>,
     pub(super) node: String,
-    addresses: Vec<IpAddr>,
+    pub(super) addresses: Vec<IpAddr>,
+    /// Whether its addresses are its node's: they name nobody.
+    pub(super) shared: bool,
     account: String,
     tunnel: Tunnel,
     healthy: bool,
@@ -23,7 +25,7 @@ pub(super) struct Pod {
 }
 
 impl Pod {
-    /// `None`: nobody can connect to it, or its address is its node's.
+    /// `None`: nobody can connect to it.
     pub(super) fn read(document: &Value) -> Option<Self> {
         let over = matches!(
             view::text(document, &["status", "phase"]),
@@ -31,7 +33,7 @@ impl Pod {
         );
         let shared = document["spec"]["hostNetwork"].as_bool() == Some(true);
         let addresses = addresses_of(document);
-        if over || shared || addresses.is_empty() {
+        if over || addresses.is_empty() {
             return None;
         }
         let account = view::text(document, &["spec", "serviceAccountName"]).filter(|name| !name.is_empty());
@@ -41,8 +43,9 @@ impl Pod {
                 .unwrap_or_default()
                 .to_owned(),
             addresses,
+            shared,
             account: account.unwrap_or("default").to_owned(),
-            tunnel: tunnel_of(document),
+            tunnel: if shared { Tunnel::None } else { tunnel_of(document) },
             healthy: is_ready(document) && document["metadata"]["deletionTimestamp"].is_null(),
             owner: remora_inject::Workload::of_pod(document).name,
             ports: named_ports(document),
@@ -63,6 +66,7 @@ impl Pod {
             tunnel: self.tunnel,
             node: self.node.clone(),
             healthy: self.healthy,
+            host_network: self.shared,
             cluster: cluster.to_owned(),
             owner: (!self.owner.is_empty()).then(|| self.owner.clone()),
             ..Workload::named(&key.1, &key.0)

@@ -1,6 +1,7 @@
 //! What proxies must know of a service.
 
 use super::pod::Pod;
+use super::slice::Slice;
 use super::world::Key;
 use crate::mesh::{self, Affinity, Distribution, InternalPolicy, Protocol, Visibility};
 use remora_pod::{object, view};
@@ -23,6 +24,8 @@ pub(super) struct Service {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Port {
+    /// What slices call it.
+    name: String,
     number: u16,
     protocol: Protocol,
     target: Target,
@@ -105,6 +108,22 @@ impl Service {
         Some(self.ports.iter().filter_map(mapping).collect())
     }
 
+    /// `PORT:TARGET` for each of its ports that a slice names; `None`: its endpoints are pods it selects.
+    pub(super) fn ports_of(&self, slice: &Slice) -> Option<Vec<String>> {
+        let mapping = |port: &Port| {
+            let target = slice.target(&port.name, port.number)?;
+            Some(format!("{}:{target}", port.number))
+        };
+        self.selector
+            .is_empty()
+            .then(|| self.ports.iter().filter_map(mapping).collect())
+    }
+
+    /// Whether those that are not ready are endpoints all the same.
+    pub(super) fn not_ready_too(&self) -> bool {
+        self.not_ready_too
+    }
+
     pub(super) fn document(&self, (namespace, name): &Key, domain: &str) -> mesh::Service {
         let port = |port: &Port| mesh::ServicePort {
             target_port: match port.target {
@@ -153,6 +172,7 @@ fn port_of(port: &Value) -> Option<Port> {
         other => Target::Number(number(other).unwrap_or(own)),
     };
     Some(Port {
+        name: port["name"].as_str().unwrap_or_default().to_owned(),
         number: own,
         protocol: protocol_of(port),
         target,

@@ -2,13 +2,14 @@
 //!
 //! Objects come as JSON in any order and any number of times; [`World::changes`] gives the documents that became
 //! different since it was asked last. Of an object only what matters is kept. A pod is looked at again when
-//! something it depends on changes: services and policies of its namespace, its node.
+//! something it depends on changes: services and policies of its namespace, its node, slices that name its address.
 //!
 //! Pure: whoever watches the API server feeds it.
 
 use super::pod::{self, Pod};
 use super::policy::{self, Policy};
 use super::service::{self, Service};
+use super::slice::{self, Slice, Slices};
 use crate::mesh::{Document, Name};
 use remora_pod::object;
 use serde_json::Value;
@@ -21,6 +22,8 @@ pub enum Kind {
     Pod,
     /// Services.
     Service,
+    /// Endpoints of services without a selector.
+    EndpointSlice,
     /// Nodes, for where pods are.
     Node,
     /// Who may connect.
@@ -45,6 +48,7 @@ pub struct World {
     domain: String,
     pods: BTreeMap<Key, Pod>,
     services: BTreeMap<Key, Service>,
+    slices: Slices,
     nodes: HashMap<String, Locality>,
     policies: BTreeMap<(Kind, String, String), Policy>,
     /// Namespaces whose pods must be looked at again, and single pods.
@@ -62,6 +66,7 @@ impl World {
             domain: domain.to_owned(),
             pods: BTreeMap::new(),
             services: BTreeMap::new(),
+            slices: Slices::default(),
             nodes: HashMap::new(),
             policies: BTreeMap::new(),
             stale_namespaces: BTreeSet::new(),
@@ -75,17 +80,16 @@ impl World {
         let key = key_of(document);
         match kind {
             Kind::Pod => match Pod::read(document) {
-                Some(pod) => {
-                    if self.pods.get(&key) != Some(&pod) {
-                        self.pods.insert(key.clone(), pod);
-                        self.stale_pods.insert(key);
-                    }
-                }
+                Some(pod) => self.put_pod(key, pod),
                 None => self.remove(kind, &key),
             },
             Kind::Service => match Service::read(document) {
                 Some(service) => self.put_service(key, service),
                 None => self.remove(kind, &key),
+            },
+            Kind::EndpointSlice => match Slice::read(document) {
+                Some(slice) => self.slices.put(key, slice),
+                None => self.slices.remove(&key),
             },
             Kind::Node => self.put_node(key.1, pod::locality_of(document)),
             Kind::AuthorizationPolicy | Kind::PeerAuthentication => {
@@ -105,7 +109,8 @@ impl World {
     pub fn remove(&mut self, kind: Kind, key: &Key) {
         match kind {
             Kind::Pod => {
-                if self.pods.remove(key).is_some() {
+                if let Some(pod) = self.pods.remove(key) {
+                    self.slices.touched(&pod.addresses);
                     self.stale_pods.remove(key);
                     let uid = pod::uid(&self.cluster, key);
                     self.changed.insert(Name::Address(uid), None);
@@ -118,6 +123,7 @@ impl World {
                     self.stale_namespaces.insert(key.0.clone());
                 }
             }
+            Kind::EndpointSlice => self.slices.remove(key),
             Kind::Node => self.put_node(key.1.clone(), Locality::new()),
             Kind::AuthorizationPolicy | Kind::PeerAuthentication => {
                 let place = (kind, key.0.clone(), key.1.clone());
@@ -135,6 +141,7 @@ impl World {
         let known: Vec<Key> = match kind {
             Kind::Pod => self.pods.keys().cloned().collect(),
             Kind::Service => self.services.keys().cloned().collect(),
+            Kind::EndpointSlice => self.slices.keys().cloned().collect(),
             Kind::Node => self
                 .nodes
                 .keys()
@@ -149,6 +156,20 @@ impl World {
         for key in known.into_iter().filter(|key| !there.contains(key)) {
             self.remove(kind, &key);
         }
+    }
+
+    fn put_pod(&mut self, key: Key, pod: Pod) {
+        let before = self.pods.get(&key);
+        if before == Some(&pod) {
+            return;
+        }
+        if before.is_none_or(|before| before.addresses != pod.addresses || before.shared != pod.shared) {
+            self.slices
+                .touched(before.map_or(&[], |before| &before.addresses));
+            self.slices.touched(&pod.addresses);
+        }
+        self.pods.insert(key.clone(), pod);
+        self.stale_pods.insert(key);
     }
 
     fn put_service(&mut self, key: Key, service: Service) {
@@ -189,6 +210,7 @@ impl World {
     /// What became different since the last time.
     pub fn changes(&mut self) -> Vec<(Name, Option<Document>)> {
         for namespace in std::mem::take(&mut self.stale_namespaces) {
+            self.slices.touched_in(&namespace);
             let from = (namespace.clone(), String::new());
             let inside = self
                 .pods
@@ -196,6 +218,7 @@ impl World {
                 .take_while(|((there, _), _)| *there == namespace);
             self.stale_pods.extend(inside.map(|(key, _)| key.clone()));
         }
+        self.settle_slices();
         for key in std::mem::take(&mut self.stale_pods) {
             if let Some(pod) = self.pods.get(&key) {
                 let document = self.workload(&key, pod);
@@ -203,6 +226,35 @@ impl World {
             }
         }
         std::mem::take(&mut self.changed).into_iter().collect()
+    }
+
+    /// Addresses that slices name: of pods, which are behind other services now, or of nobody here.
+    fn settle_slices(&mut self) {
+        let stale = self.slices.take_stale();
+        if stale.is_empty() {
+            return;
+        }
+        let mut held = BTreeSet::new();
+        for (key, pod) in self.pods.iter().filter(|(_, pod)| !pod.shared) {
+            for address in pod.addresses.iter().filter(|address| stale.contains(*address)) {
+                held.insert(*address);
+                self.stale_pods.insert(key.clone());
+            }
+        }
+        for address in stale {
+            let free = !held.contains(&address);
+            let mut changes = self
+                .slices
+                .outside(address, free, &self.cluster, &self.services, &self.domain);
+            for (_, workload) in &mut changes {
+                if let Some(workload) = workload
+                    && let Some(locality) = self.nodes.get(&workload.node)
+                {
+                    locality.clone_into(&mut workload.locality);
+                }
+            }
+            self.changed.extend(slice::documents(changes));
+        }
     }
 
     fn workload(&self, key: &Key, pod: &Pod) -> Document {
@@ -220,6 +272,12 @@ impl World {
                 let name = service::key_of(service_key, &self.domain);
                 workload.services.insert(name, ports);
             }
+        }
+        if !pod.shared {
+            let named = self
+                .slices
+                .memberships(&pod.addresses, &self.services, &self.domain);
+            workload.services.extend(named);
         }
         let selected = self
             .policies

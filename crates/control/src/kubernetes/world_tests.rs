@@ -67,7 +67,7 @@ fn only_what_matters_is_a_change() {
 }
 
 #[test]
-fn pods_that_end_or_share_their_node_are_nobody() {
+fn pods_that_end_are_nobody_and_addresses_of_nodes_name_nobody() {
     let mut world = world();
     world.put(Kind::Pod, &pod("cart-0", "cart", "10.0.0.7"));
     world.changes();
@@ -79,7 +79,10 @@ fn pods_that_end_or_share_their_node_are_nobody() {
     let mut shared = pod("agent", "cart", "192.0.2.1");
     shared["spec"]["hostNetwork"] = json!(true);
     world.put(Kind::Pod, &shared);
-    assert_eq!(world.changes(), []);
+    world.put(Kind::Service, &service(&json!(8080)));
+    let [agent] = workloads(world.changes()).try_into().unwrap();
+    assert!(agent.host_network && agent.tunnel == Tunnel::None, "{agent:?}");
+    assert_eq!(agent.services["shop/cart.shop.svc.cluster.local"], ["80:8080"]);
 }
 
 #[test]
@@ -146,4 +149,117 @@ fn a_denial_closes_when_it_cannot_see_enough() {
         unreachable!("{changes:?}")
     };
     assert_eq!(policy.rules[0].to[0].ports, [80], "every request to that port");
+}
+
+/// A service whose endpoints somebody names.
+fn unselected(publish: bool) -> Value {
+    json!({"metadata": {"name": "db", "namespace": "shop"}, "spec": {"clusterIPs": ["10.96.0.5", "fd00::5"],
+        "publishNotReadyAddresses": publish,
+        "ports": [{"name": "sql", "port": 5432}, {"name": "metrics", "port": 9187}]}})
+}
+
+fn slice(name: &str, kind: &str, endpoints: &Value) -> Value {
+    json!({"metadata": {"name": name, "namespace": "shop", "labels": {"kubernetes.io/service-name": "db"}},
+        "addressType": kind, "endpoints": endpoints,
+        "ports": [{"name": "sql", "port": 15432, "protocol": "TCP"}, {"name": "other", "port": 1}]})
+}
+
+const DB: &str = "shop/db.shop.svc.cluster.local";
+
+#[test]
+fn named_endpoints_are_workloads_outside_in_both_families() {
+    let mut world = world();
+    let node = json!({"metadata": {"name": "n9", "labels": {"topology.kubernetes.io/region": "eu"}}});
+    world.put(Kind::Node, &node);
+    // Whatever comes first.
+    let four = json!([{"addresses": ["192.0.2.7"], "nodeName": "n9"}, {"addresses": ["192.0.2.8"], "conditions": {"ready": false}}]);
+    world.put(Kind::EndpointSlice, &slice("db-a", "IPv4", &four));
+    world.put(
+        Kind::EndpointSlice,
+        &slice("db-b", "IPv6", &json!([{"addresses": ["2001:db8::7"]}])),
+    );
+    world.put(
+        Kind::EndpointSlice,
+        &slice("db-c", "FQDN", &json!([{"addresses": ["db.example"]}])),
+    );
+    assert_eq!(workloads(world.changes()), [], "of no service yet");
+    world.put(Kind::Service, &unselected(false));
+    let found = workloads(world.changes());
+    let told: Vec<(&str, bool)> = found
+        .iter()
+        .map(|w| (w.uid.as_deref().unwrap(), w.healthy))
+        .collect();
+    assert_eq!(
+        told,
+        [
+            (
+                "Kubernetes/discovery.k8s.io/EndpointSlice/shop/db-a/192.0.2.7",
+                true
+            ),
+            (
+                "Kubernetes/discovery.k8s.io/EndpointSlice/shop/db-a/192.0.2.8",
+                false
+            ),
+            (
+                "Kubernetes/discovery.k8s.io/EndpointSlice/shop/db-b/2001:db8::7",
+                true
+            ),
+        ]
+    );
+    assert_eq!(found[0].services[DB], ["5432:15432"], "ports are known by name");
+    assert_eq!(found[0].locality, ["eu"]);
+    assert!(found.iter().all(|w| w.tunnel == Tunnel::None));
+    world.remove(Kind::EndpointSlice, &("shop".to_owned(), "db-a".to_owned()));
+    assert_eq!(world.changes().iter().filter(|(_, d)| d.is_none()).count(), 2);
+}
+
+#[test]
+fn an_endpoint_at_the_address_of_a_pod_is_that_pod() {
+    let mut world = world();
+    world.put(Kind::Service, &unselected(false));
+    let endpoints = json!([{"addresses": ["10.0.0.7"]}]);
+    world.put(Kind::EndpointSlice, &slice("db-a", "IPv4", &endpoints));
+    let [outside] = workloads(world.changes()).try_into().unwrap();
+    world.put(Kind::Pod, &pod("cart-0", "cart", "10.0.0.7"));
+    let changes = world.changes();
+    assert!(
+        changes.contains(&(Document::Workload(outside).name(), None)),
+        "{changes:?}"
+    );
+    let [cart] = workloads(changes).try_into().unwrap();
+    assert_eq!(
+        (cart.name.as_str(), &cart.services[DB]),
+        ("cart-0", &vec!["5432:15432".to_owned()])
+    );
+    // Not ready in the slice: the pod leaves this service and stays what it is.
+    let not_ready = json!([{"addresses": ["10.0.0.7"], "conditions": {"ready": false}}]);
+    world.put(Kind::EndpointSlice, &slice("db-a", "IPv4", &not_ready));
+    let [cart] = workloads(world.changes()).try_into().unwrap();
+    assert!(cart.healthy && cart.services.is_empty(), "{cart:?}");
+    world.put(Kind::Service, &unselected(true));
+    let [cart] = workloads(world.changes()).try_into().unwrap();
+    assert!(cart.services.contains_key(DB), "the service wants those as well");
+    world.remove(Kind::Pod, &("shop".to_owned(), "cart-0".to_owned()));
+    let [outside] = workloads(world.changes()).try_into().unwrap();
+    assert!(!outside.healthy && outside.services.contains_key(DB));
+}
+
+#[test]
+fn slices_of_services_that_select_pods_add_nothing() {
+    let mut world = world();
+    let mut selecting = unselected(false);
+    selecting["spec"]["selector"] = json!({"app": "db"});
+    world.put(Kind::Service, &selecting);
+    world.put(
+        Kind::EndpointSlice,
+        &slice("db-a", "IPv4", &json!([{"addresses": ["192.0.2.7"]}])),
+    );
+    assert_eq!(workloads(world.changes()), []);
+    world.put(Kind::Service, &unselected(false));
+    assert_eq!(workloads(world.changes()).len(), 1, "until they do not");
+    world.remove(Kind::Service, &("shop".to_owned(), "db".to_owned()));
+    assert_eq!(workloads(world.changes()), []);
+    world.put(Kind::Service, &unselected(false));
+    world.retain(Kind::EndpointSlice, &BTreeSet::new());
+    assert_eq!(workloads(world.changes()), [], "after a gap, gone");
 }

@@ -3,7 +3,8 @@
 use super::{MeshError, Visibility, alias, octets};
 use remora_xds::proto::workload::address::Type;
 use remora_xds::proto::workload::{
-    Address, Locality, Port, PortList, TunnelProtocol, Workload as Message, WorkloadStatus, WorkloadType,
+    Address, Locality, NetworkMode, Port, PortList, TunnelProtocol, Workload as Message, WorkloadStatus,
+    WorkloadType,
 };
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -47,6 +48,9 @@ pub struct Workload {
     /// Policies that select it, `NAMESPACE/NAME`.
     #[serde(default)]
     pub policies: Vec<String>,
+    /// Whether its addresses are shared with others, its node's for instance: then they do not name it.
+    #[serde(default)]
+    pub host_network: bool,
     /// Whether it should get new connections.
     #[serde(default = "yes")]
     pub healthy: bool,
@@ -101,6 +105,7 @@ impl Workload {
             locality: Vec::new(),
             services: BTreeMap::new(),
             policies: Vec::new(),
+            host_network: false,
             healthy: true,
             capacity: None,
             cluster: String::new(),
@@ -116,7 +121,7 @@ impl Workload {
     }
 
     pub(super) fn aliases(&self) -> Vec<String> {
-        let addresses = self.addresses.iter();
+        let addresses = self.addresses.iter().filter(|_| !self.host_network);
         addresses.map(|address| alias(&self.network, *address)).collect()
     }
 
@@ -130,6 +135,11 @@ impl Workload {
             WorkloadStatus::Healthy
         } else {
             WorkloadStatus::Unhealthy
+        };
+        let mode = if self.host_network {
+            NetworkMode::HostNetwork
+        } else {
+            NetworkMode::Standard
         };
         let place = |n: usize| self.locality.get(n).cloned().unwrap_or_default();
         let services = self.services.iter().map(|(name, ports)| {
@@ -152,6 +162,7 @@ impl Workload {
             workload_name: self.owner.clone().unwrap_or_else(|| self.name.clone()),
             canonical_name: self.owner.clone().unwrap_or_else(|| self.name.clone()),
             authorization_policies: self.policies.clone(),
+            network_mode: mode.into(),
             status: status.into(),
             uid: self.uid(),
             cluster_id: self.cluster.clone(),
