@@ -5,7 +5,7 @@
 //! any runtime with any number of threads. A container ends at the latest when its [`Container`] is dropped, and
 //! with this process whatever happens to that.
 //!
-//! Not here: images (see `image`), restarts, terminals.
+//! Not here: images (see `image`), restarts.
 
 pub mod capability;
 pub mod external;
@@ -13,6 +13,7 @@ pub(crate) mod plan;
 pub(crate) mod process;
 mod spawner;
 mod spec;
+mod terminal;
 
 pub use capability::Capabilities;
 pub use process::Exit;
@@ -22,8 +23,9 @@ use crate::sandbox::Sandbox;
 use external::Foreign;
 use process::Child;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use tokio::net::unix::pipe::Receiver;
+use tokio::net::unix::pipe::{Receiver, Sender};
 
 /// Why a container, or a process in one, did not start.
 #[derive(Debug, thiserror::Error)]
@@ -128,6 +130,10 @@ pub struct Container {
     pub stdout: Option<Receiver>,
     /// What the process complains about; yours to take.
     pub stderr: Option<Receiver>,
+    /// Where the process reads from, when [`Stdio::Interactive`] was asked for; yours to take.
+    pub stdin: Option<Sender>,
+    /// The other side of the process's terminal, when [`Stdio::Terminal`] was asked for; yours to take.
+    pub terminal: Option<OwnedFd>,
 }
 
 /// Starts a container; returns when its program has been executed.
@@ -142,6 +148,8 @@ pub async fn start(spec: &Spec) -> Result<Container, StartError> {
         seccomp: spec.seccomp.clone(),
         stdout: output.stdout,
         stderr: output.stderr,
+        stdin: output.stdin,
+        terminal: output.terminal,
     })
 }
 
@@ -181,6 +189,8 @@ impl Container {
             seccomp: spec.seccomp.clone(),
             stdout: output.stdout,
             stderr: output.stderr,
+            stdin: output.stdin,
+            terminal: output.terminal,
         }
     }
 
@@ -202,6 +212,8 @@ impl Container {
             seccomp: self.seccomp.clone(),
             stdout: output.stdout,
             stderr: output.stderr,
+            stdin: output.stdin,
+            terminal: output.terminal,
         })
     }
 }

@@ -6,16 +6,19 @@
 //! [`registry`] turn references into root file systems.
 //!
 //! The upper half is a node and the cluster around it. Pure: [`manifest`] turns documents into pods, [`services`]
-//! knows addresses and names, [`environment`] and [`volumes`] what a container gets. Acting: [`network`], [`dns`].
+//! knows addresses and names, [`environment`] and [`volumes`] what a container gets. Acting: [`network`], [`dns`]. [`door`] is where
+//! others talk to a run.
 //!
 //! [`Spec`]: container::Spec
 
 pub mod cgroup;
 pub mod container;
 pub mod dns;
+pub mod door;
 pub mod environment;
 pub mod image;
 pub mod launch;
+pub mod logs;
 pub mod manifest;
 pub mod mesh;
 pub mod network;

@@ -19,7 +19,7 @@ use remora_startup::view::{Hook, PodView, Slot};
 use serde_json::Value;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::container::{Container, StartError};
+use crate::container::{Container, StartError, Stdio};
 use crate::environment::Facts;
 use crate::network::{NODE_ADDRESS, NetworkError};
 use crate::sandbox::Sandbox;
@@ -49,6 +49,10 @@ pub enum Order {
         container: String,
         /// What.
         args: Vec<String>,
+        /// Variables besides the container's own.
+        env: Vec<(String, String)>,
+        /// Where input comes from and output goes.
+        stdio: Stdio,
         /// Where the process is handed over.
         reply: oneshot::Sender<Result<Container, String>>,
     },
@@ -229,8 +233,10 @@ impl Pod {
             Order::Exec {
                 container,
                 args,
+                env,
+                stdio,
                 reply,
-            } => self.exec(&container, args, reply),
+            } => self.exec(&container, args, env, stdio, reply),
         }
     }
 

@@ -19,11 +19,13 @@ use remora_net::Namespace;
 use remora_startup::kubelet::Config;
 use serde_json::Value;
 use tokio::net::{TcpListener, UdpSocket};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 
 use crate::cgroup::Hierarchy;
 use crate::dns;
+use crate::door::{self, PodInfo, Unknown, Which};
+use crate::logs::Logs;
 use crate::manifest::Manifest;
 use crate::mesh::{self, MeshError};
 use crate::network::{NetworkError, Node};
@@ -133,6 +135,19 @@ pub enum Command {
     Order(PodId, Order),
     /// Delete everything, with this grace period if one is given.
     Stop(Option<u64>),
+    /// Tell about all pods.
+    List(oneshot::Sender<Vec<PodInfo>>),
+    /// Delete a pod, which what made it replaces, or what made it with all its pods.
+    Delete {
+        /// What.
+        what: Which,
+        /// Seconds to stop in, instead of the pods' own.
+        grace: Option<u64>,
+        /// What is being deleted, or why nothing is.
+        reply: oneshot::Sender<Result<Vec<String>, Unknown>>,
+        /// Told when all of it is gone.
+        gone: oneshot::Sender<()>,
+    },
 }
 
 /// A run.
@@ -181,13 +196,16 @@ impl Session {
             node_name: "remora".to_owned(),
             cpu_millis: options.cpu_millis,
             memory: options.memory,
+            logs: Logs::new(options.directory.join("logs")),
             addresses: Mutex::new(BTreeMap::new()),
         });
+        let door = door::open(&options.directory).map_err(prepare)?;
         let mut tasks = JoinSet::new();
         let names = watch::channel(Arc::new(Names::new(&world.services, &[]))).0;
         serve_inside(&namespace, &mut tasks, &names, &plane, options.upstream.clone())?;
         let (published, targets) = publish(&options.publish, &namespace, &mut tasks).await?;
         let (commands, orders) = mpsc::channel(64);
+        tasks.spawn(door::keep(door, Arc::clone(&world), commands.clone()));
         let (notices, outbox) = mpsc::channel(BACKLOG);
         let controller = Controller::new(world, options, plane, names, targets, notices);
         controller.check_targets(&manifest.pods)?;

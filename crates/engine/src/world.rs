@@ -13,6 +13,7 @@ use serde_json::Value;
 use tokio::sync::mpsc;
 
 use crate::cgroup::Hierarchy;
+use crate::logs::Logs;
 use crate::manifest::Owner;
 use crate::network::Node;
 use crate::objects::Objects;
@@ -88,6 +89,8 @@ pub struct World {
     pub memory: i128,
     /// Where limits are enforced, if they can be.
     pub cgroups: Option<Arc<Hierarchy>>,
+    /// What containers wrote.
+    pub logs: Logs,
     /// Where pods are.
     pub(crate) addresses: Mutex<BTreeMap<PodId, Ipv4Addr>>,
 }

@@ -1,8 +1,8 @@
 //! What can be typed. No IO, no decisions: [`commands`](crate::commands) act on it.
 
 use crate::commands::{
-    capture, check, completions, control, demo, image, inject, install, istio_iptables, man, proxy, request,
-    run, wait, why,
+    capture, check, completions, control, delete, demo, exec, image, inject, install, istio_iptables, logs,
+    man, proxy, ps, request, run, wait, why,
 };
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use std::ffi::OsString;
@@ -64,6 +64,15 @@ pub(crate) enum Command {
     /// Run pods on this machine, mesh included
     #[command(long_about = run::ABOUT, after_long_help = run::AFTER)]
     Run(Box<run::Args>),
+    /// List the pods of runs that go on
+    Ps(ps::Args),
+    /// Print what a container of a run wrote
+    Logs(logs::Args),
+    /// Run a command in a container of a run
+    Exec(exec::Args),
+    /// Delete pods of a run, as a cluster would
+    #[command(long_about = delete::ABOUT)]
+    Delete(delete::Args),
     /// Play a part of a small demo application
     #[command(hide = true)]
     Demo(demo::Args),

@@ -15,6 +15,13 @@ pub(crate) fn stdout(bytes: &[u8]) -> io::Result<()> {
     stdout.flush()
 }
 
+/// Writes what somebody else has to say about a problem.
+pub(crate) fn stderr(bytes: &[u8]) {
+    let mut stderr = io::stderr().lock();
+    // A closed stderr leaves nobody to tell.
+    let _ = stderr.write_all(bytes).and_then(|()| stderr.flush());
+}
+
 /// Writes text with colours, which are taken out when nobody would see them.
 pub(crate) fn styled(text: &str) -> io::Result<()> {
     let mut stdout = anstream::stdout().lock();

@@ -16,6 +16,11 @@ pub(crate) fn paths(name: &str) -> Vec<PathBuf> {
         .collect()
 }
 
+/// Whether this process belongs to root.
+pub(crate) fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
 fn raw(name: &str) -> Option<OsString> {
     std::env::var_os(name).filter(|value| !value.is_empty())
 }

@@ -102,6 +102,12 @@ impl Bundle {
         process: &Process,
         stdio: Stdio,
     ) -> Result<(Child, Output, Foreign), StartError> {
+        if stdio == Stdio::Terminal {
+            return Err(StartError::Invalid {
+                id: self.id.clone(),
+                why: format!("{} is not asked for terminals", self.runtime.display()),
+            });
+        }
         let number = self.count.fetch_add(1, Ordering::Relaxed);
         let file = self.dir.join(format!("process-{number}.json"));
         std::fs::write(&file, config::process(process).to_string()).map_err(|source| StartError::Step {

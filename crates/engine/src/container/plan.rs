@@ -41,6 +41,14 @@ impl Steps {
         self.slots - 1
     }
 
+    /// Right after the step of that name.
+    pub(super) fn after(&mut self, other: &str, name: impl Into<String>, op: Op) {
+        let place = self.names.iter().position(|n| n == other);
+        let place = place.map_or(self.names.len(), |place| place + 1);
+        self.names.insert(place, name.into());
+        self.ops.insert(place, op);
+    }
+
     /// Before all others.
     pub(super) fn insert(&mut self, name: impl Into<String>, op: Op) {
         self.names.insert(0, name.into());
@@ -59,6 +67,10 @@ pub(crate) struct Plan {
     pub(super) held: Vec<Arc<OwnedFd>>,
     pub(super) group: Option<Arc<Group>>,
     pub(super) unguarded: bool,
+    /// Where a terminal is made.
+    pub(super) devices: PathBuf,
+    /// User and group whose terminal it is.
+    pub(super) owner: (u32, u32),
 }
 
 impl Plan {
@@ -132,7 +144,10 @@ impl Checked<'_> {
 /// A container's first process.
 pub(super) fn container(spec: &Spec) -> Result<Plan, StartError> {
     let check = Checked { id: &spec.id };
-    let mut plan = Plan::default();
+    let mut plan = Plan {
+        devices: PathBuf::from("/dev"),
+        ..Plan::default()
+    };
     let shared = spec.sandbox.pid_namespace();
     plan.namespaces = libc::CLONE_NEWNS;
     if shared.is_none() && spec.sandbox.processes() == Processes::Container {
@@ -194,6 +209,7 @@ pub(super) fn further(
         join_group(&check, Arc::clone(group), &mut plan)?;
     }
     let root = PathBuf::from(format!("/proc/{}/root", first.pid()));
+    plan.devices = root.join("dev");
     finish(&check, &with_home(process, &[root]), seccomp, &mut plan)?;
     Ok(plan)
 }
@@ -271,6 +287,7 @@ fn finish(
     let cwd = check.path("working directory", &process.cwd)?;
     let name = format!("change to {}", process.cwd.display());
     plan.steps.push(name, Op::Chdir(cwd));
+    plan.owner = (process.uid, process.gid);
     rights::plan(process, filters, &mut plan.steps);
     plan.program = Some(program(check, process)?);
     Ok(())

@@ -1,7 +1,7 @@
 //! A process of ours in a container: started, waited for, signalled, collected.
 
 use super::plan::Plan;
-use super::{StartError, Stdio, spawner};
+use super::{StartError, Stdio, spawner, terminal};
 use crate::cgroup::Group;
 use crate::sys::guard::Ticket;
 use crate::sys::spawn::{BEFORE, EXEC, Early, fault};
@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::io::unix::AsyncFd;
-use tokio::net::unix::pipe::Receiver;
+use tokio::net::unix::pipe::{Receiver, Sender};
 
 /// How long the steps before exec may take.
 const PATIENCE: Duration = Duration::from_mins(1);
@@ -42,11 +42,13 @@ pub(crate) struct Child {
     group: Option<(Arc<Group>, u64)>,
 }
 
-/// The reading ends of a process's output.
+/// Our ends of a process's streams.
 #[derive(Debug, Default)]
 pub(super) struct Output {
     pub(super) stdout: Option<Receiver>,
     pub(super) stderr: Option<Receiver>,
+    pub(super) stdin: Option<Sender>,
+    pub(super) terminal: Option<OwnedFd>,
 }
 
 impl Child {
@@ -261,13 +263,27 @@ fn connect(plan: &mut Plan, stdio: Stdio) -> io::Result<Output> {
     match stdio {
         Stdio::Inherit => {}
         Stdio::Null => streams.extend([(Arc::clone(&null), 1), (null, 2)]),
-        Stdio::Pipe => {
+        Stdio::Pipe | Stdio::Interactive => {
             for (to, place) in [(1, &mut output.stdout), (2, &mut output.stderr)] {
                 let (reader, writer) = sys::pipe()?;
                 sys::set_nonblocking(reader.as_fd())?;
                 *place = Some(Receiver::from_owned_fd(reader)?);
                 streams.push((Arc::new(writer), to));
             }
+            if stdio == Stdio::Interactive {
+                let (reader, writer) = sys::pipe()?;
+                sys::set_nonblocking(writer.as_fd())?;
+                output.stdin = Some(Sender::from_owned_fd(writer)?);
+                streams[0].0 = Arc::new(reader);
+            }
+        }
+        Stdio::Terminal => {
+            let (ours, theirs) = terminal::open(&plan.devices, plan.owner)?;
+            output.terminal = Some(ours);
+            let theirs = Arc::new(theirs);
+            streams = (0..3).map(|to| (Arc::clone(&theirs), to)).collect();
+            plan.steps
+                .after("start a session", "take the terminal", Op::Terminal);
         }
     }
     // First of all: after the filter of system calls nothing but the exec is to come.

@@ -220,7 +220,7 @@ pub enum Seccomp {
     Profile(String),
 }
 
-/// Where the output of a process goes. Input is always empty.
+/// Where the output of a process goes. Input is empty unless it says otherwise.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Stdio {
     /// Nowhere.
@@ -230,4 +230,8 @@ pub enum Stdio {
     Pipe,
     /// Where the output of this process goes.
     Inherit,
+    /// To pipes, and input comes from one.
+    Interactive,
+    /// To a terminal of the container's own, from which input comes too.
+    Terminal,
 }

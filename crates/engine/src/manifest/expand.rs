@@ -190,6 +190,24 @@ fn numbered(pod: &Value, namespace: &str, job: &Job, index: u32) -> Value {
 }
 
 impl Planned {
+    /// The pod that what made this one makes in its place; `count` is another each time.
+    #[must_use]
+    pub(crate) fn instead(&self, count: u32) -> Self {
+        let name = object::name(&self.pod);
+        let keeps_name = matches!(&self.owner, Owner::Service { kind, .. } if kind == "StatefulSet");
+        let stem = name.rsplit_once('-').map_or(name, |(stem, _)| stem);
+        let new = if keeps_name {
+            name.to_owned()
+        } else {
+            format!("{stem}-{}", suffix(&format!("{name}/{count}"), 5))
+        };
+        let namespace = object::namespace(&self.pod).to_owned();
+        Self {
+            pod: name_it(self.pod.clone(), &namespace, &new),
+            ..self.clone()
+        }
+    }
+
     /// The pod a Job makes in place of this one, the nth of the Job.
     #[must_use]
     pub fn again(&self, index: u32) -> Self {

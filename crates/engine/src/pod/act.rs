@@ -163,6 +163,8 @@ impl Pod {
         &self,
         name: &str,
         args: Vec<String>,
+        env: Vec<(String, String)>,
+        stdio: Stdio,
         reply: oneshot::Sender<Result<Container, String>>,
     ) {
         let view = self.kubelet.view();
@@ -180,10 +182,14 @@ impl Pod {
         let process = self.process(slot, args);
         tokio::spawn(async move {
             let started = match process.await {
-                Some(process) => container
-                    .exec(&process, Stdio::Pipe)
-                    .await
-                    .map_err(|e| super::chain(&e)),
+                Some(mut process) => {
+                    process.env.extend(env);
+                    let started = container.exec(&process, stdio).await;
+                    started.map_err(|e| {
+                        let hint = e.hint().map(|h| format!(" ({h})")).unwrap_or_default();
+                        super::chain(&e) + &hint
+                    })
+                }
                 None => Err("its environment cannot be made".to_owned()),
             };
             let _ = reply.send(started);

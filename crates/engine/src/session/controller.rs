@@ -1,14 +1,18 @@
 //! What a cluster's controllers do: endpoints, names, the mesh, turns and Jobs.
 
+mod delete;
+
 use std::collections::BTreeMap;
 use std::net::SocketAddrV4;
 use std::sync::Arc;
+use std::time::Instant;
 
 use remora_control::Plane;
 use remora_pod::object;
 use remora_startup::kubelet::{Phase, Status};
+use remora_startup::network::NetState;
 use serde_json::Value;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 
 use super::{Command, Options, SessionError, Targets};
@@ -32,7 +36,22 @@ struct Entry {
     document: Arc<Value>,
     orders: Option<mpsc::Sender<Order>>,
     status: Option<Box<Status>>,
+    network: NetState,
+    made: Instant,
+    /// Nothing more is expected of it.
     ended: bool,
+    /// It does not exist any more.
+    gone: bool,
+    deletion: Deletion,
+}
+
+/// What somebody asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Deletion {
+    No,
+    Asked,
+    /// And another is made in its place when it is gone.
+    AndReplaced,
 }
 
 /// Plays the controllers.
@@ -47,6 +66,10 @@ pub(super) struct Controller {
     jobs: BTreeMap<(String, String), Progress>,
     members: Vec<Member>,
     tasks: JoinSet<()>,
+    /// How many pods were made in place of others.
+    replaced: u32,
+    /// Those who wait until pods are gone.
+    waiting: Vec<(Vec<PodId>, oneshot::Sender<()>)>,
     stopping: bool,
 }
 
@@ -70,6 +93,8 @@ impl Controller {
             jobs: BTreeMap::new(),
             members: Vec::new(),
             tasks: JoinSet::new(),
+            replaced: 0,
+            waiting: Vec::new(),
             stopping: false,
         }
     }
@@ -141,7 +166,11 @@ impl Controller {
             document,
             orders: None,
             status: None,
+            network: NetState::Direct,
+            made: Instant::now(),
             ended: false,
+            gone: false,
+            deletion: Deletion::No,
         });
     }
 
@@ -194,9 +223,10 @@ impl Controller {
             }
             Notice::Gone(id) => {
                 let id = *id;
-                self.pods[id].ended = true;
+                self.left(id).await;
                 self.reconcile().await;
             }
+            Notice::Network(id, _, state) => self.pods[*id].network = state.clone(),
             _ => {}
         }
         self.notices.send(notice).await.is_ok()
@@ -205,6 +235,18 @@ impl Controller {
     async fn command(&mut self, command: Command) {
         match command {
             Command::Order(id, order) => self.order(id, order).await,
+            Command::List(reply) => {
+                // Whoever asked may have gone away.
+                let _ = reply.send(self.list());
+            }
+            Command::Delete {
+                what,
+                grace,
+                reply,
+                gone,
+            } => {
+                let _ = reply.send(self.delete(&what, grace, gone).await);
+            }
             Command::Stop(grace) => {
                 self.stopping = true;
                 for id in 0..self.pods.len() {
@@ -296,20 +338,29 @@ impl Controller {
     /// Makes the next pod of a Job when one has ended.
     async fn follow_job(&mut self, id: PodId) {
         let entry = &self.pods[id];
-        let Owner::Job(job) = entry.planned.owner.clone() else {
+        if !matches!(entry.planned.owner, Owner::Job(_)) {
             return;
-        };
+        }
         let phase = entry.status.as_ref().map(|s| s.phase);
         let Some(phase) = phase.filter(|p| p.is_terminal() && !entry.ended) else {
             return;
         };
-        let planned = entry.planned.clone();
         self.pods[id].ended = true;
+        self.count_job(id, phase == Phase::Succeeded).await;
+    }
+
+    /// A pod of a Job has ended: another may have to follow.
+    async fn count_job(&mut self, id: PodId, succeeded: bool) {
+        let planned = self.pods[id].planned.clone();
+        let Owner::Job(job) = planned.owner.clone() else {
+            return;
+        };
         let stopping = self.stopping;
         let progress = self.progress(&planned, &job);
-        match phase {
-            Phase::Succeeded => progress.succeeded += 1,
-            _ => progress.failed += 1,
+        if succeeded {
+            progress.succeeded += 1;
+        } else {
+            progress.failed += 1;
         }
         let running = progress.made - progress.succeeded - progress.failed;
         let wanted = job.completions.saturating_sub(progress.succeeded);

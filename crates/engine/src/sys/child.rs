@@ -62,6 +62,7 @@ pub(super) fn take(op: &Op, slots: &mut Slots<'_>) -> Outcome {
         Op::WriteFile { path, data } => write_file(path, data),
         Op::Duplicate { from, to } => call!(libc::SYS_dup3, *from, *to, 0),
         Op::Session => call!(libc::SYS_setsid),
+        Op::Terminal => call!(libc::SYS_ioctl, 0, libc::TIOCSCTTY, 0),
         Op::Umask(mask) => call!(libc::SYS_umask, *mask),
         Op::Limit { resource, soft, hard } => limit(*resource, *soft, *hard),
         Op::CloseOnExec => call!(libc::SYS_close_range, 3, c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC),

@@ -66,6 +66,8 @@ pub(crate) enum Op {
     Duplicate { from: RawFd, to: RawFd },
     /// A new session without a terminal.
     Session,
+    /// Makes standard input the terminal of the session.
+    Terminal,
     /// The mode bits that new files do not get.
     Umask(libc::mode_t),
     /// A limit of resources.

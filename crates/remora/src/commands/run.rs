@@ -8,6 +8,7 @@ mod until;
 
 pub(crate) use args::{ABOUT, AFTER, Args};
 
+use crate::commands::instance::image_store;
 use crate::input::Input;
 use crate::{commands::inject, out};
 use anyhow::{Context as _, bail};
@@ -90,7 +91,7 @@ fn options(args: &Args, place: &Place) -> anyhow::Result<Options> {
     let usual = Config::default();
     Ok(Options {
         directory: place.directory().to_owned(),
-        store: args.image_store.clone(),
+        store: image_store(args.image_store.as_ref())?,
         registries: RegistrySettings {
             insecure: args.insecure_registry.clone(),
             ..RegistrySettings::default()

@@ -129,15 +129,15 @@ pub(crate) struct Args {
     #[arg(long)]
     pub(crate) clean: bool,
 
-    /// Where images are kept between runs
-    #[arg(long, value_name = "DIR", default_value = "/var/lib/remora/images")]
-    pub(crate) image_store: PathBuf,
+    /// Where images are kept between runs (default: /var/lib/remora/images, or ~/.local/share/remora/images)
+    #[arg(long, value_name = "DIR")]
+    pub(crate) image_store: Option<PathBuf>,
 
     /// Registry (host and port) that is spoken to without TLS; may be repeated
     #[arg(long, value_name = "HOST:PORT")]
     pub(crate) insecure_registry: Vec<String>,
 
-    /// Where runs keep their files while they last
-    #[arg(long, value_name = "DIR", default_value = "/var/lib/remora/runs")]
-    pub(crate) state_dir: PathBuf,
+    /// Where runs keep their files while they last (default: /var/lib/remora/runs, or ~/.local/share/remora/runs)
+    #[arg(long, value_name = "DIR")]
+    pub(crate) state_dir: Option<PathBuf>,
 }

@@ -4,14 +4,14 @@
 //! to a run that was killed; the next run, and `--clean`, remove it.
 
 use super::args::Args;
+use crate::commands::instance::{LOCK, state_dir};
 use crate::settings;
 use anyhow::Context as _;
 use remora_engine::registry::Credentials;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::Read as _;
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
-
-const LOCK: &str = "lock";
 
 /// The directory of this run.
 #[derive(Debug)]
@@ -24,12 +24,18 @@ pub(super) struct Place {
 impl Place {
     /// Takes a directory, after removing the remains of others.
     pub(super) fn take(args: &Args) -> anyhow::Result<Self> {
-        let base = &args.state_dir;
-        fs::create_dir_all(base)
+        let base = state_dir(args.state_dir.as_ref())?;
+        fs::create_dir_all(&base)
             .with_context(|| format!("make {} (another place is chosen by --state-dir)", base.display()))?;
-        clean(args)?;
+        let _gate = gate(&base)?;
+        remove_dead(&base)?;
         let directory = base.join(std::process::id().to_string());
-        fs::create_dir_all(&directory).with_context(|| format!("make {}", directory.display()))?;
+        // Nobody else has any business in there.
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(&directory)
+            .with_context(|| format!("make {}", directory.display()))?;
         let lock = lock_file(&directory).with_context(|| format!("lock {}", directory.display()))?;
         lock.try_lock()
             .with_context(|| format!("lock {}", directory.display()))?;
@@ -56,14 +62,27 @@ fn lock_file(directory: &Path) -> std::io::Result<File> {
         .open(directory.join(LOCK))
 }
 
+/// Held while a run takes or removes directories, so that none is taken for a dead one before it is locked.
+fn gate(base: &Path) -> anyhow::Result<File> {
+    let directory = File::open(base).with_context(|| format!("open {}", base.display()))?;
+    directory
+        .lock()
+        .with_context(|| format!("lock {}", base.display()))?;
+    Ok(directory)
+}
+
 /// Removes what nobody holds; how many there were.
 pub(super) fn clean(args: &Args) -> anyhow::Result<usize> {
-    let base = &args.state_dir;
-    let entries = match fs::read_dir(base) {
-        Ok(entries) => entries,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(0),
-        Err(error) => return Err(error).with_context(|| format!("look into {}", base.display())),
-    };
+    let base = state_dir(args.state_dir.as_ref())?;
+    if !base.is_dir() {
+        return Ok(0);
+    }
+    let _gate = gate(&base)?;
+    remove_dead(&base)
+}
+
+fn remove_dead(base: &Path) -> anyhow::Result<usize> {
+    let entries = fs::read_dir(base).with_context(|| format!("look into {}", base.display()))?;
     let mut removed = 0;
     for entry in entries {
         let directory = entry

@@ -65,6 +65,10 @@ impl PodLine {
         self.phase().is_terminal() || self.gone
     }
 
+    pub(crate) fn is_gone(&self) -> bool {
+        self.gone
+    }
+
     /// Whether it is a pod that comes to an end by itself.
     pub(crate) fn is_meant_to_end(&self) -> bool {
         ends(&self.view, &self.owner)

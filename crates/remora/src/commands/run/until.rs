@@ -97,8 +97,9 @@ impl Until {
 pub(crate) fn at_the_end(pods: &[PodLine]) -> Verdict {
     let fine = |pod: &PodLine| match pod.phase() {
         Phase::Succeeded => true,
-        Phase::Failed => pod.was_replaced,
-        Phase::Pending | Phase::Running => pod.is_ready() || pod.is_meant_to_end(),
+        Phase::Failed => pod.was_replaced || pod.is_gone(),
+        // What somebody deleted is as it should be.
+        Phase::Pending | Phase::Running => pod.is_gone() || pod.is_ready() || pod.is_meant_to_end(),
     };
     if pods.iter().all(fine) {
         Verdict::Well
