@@ -28,7 +28,7 @@ use remora_proxy::drain::Phase;
 use remora_proxy::join::{Membership, Notice};
 use remora_proxy::mesh::Mesh;
 use remora_proxy::metrics::Metrics;
-use remora_proxy::{Context, Limits, Listeners, serve};
+use remora_proxy::{Context, Limits, Listeners, rest, serve};
 use remora_xds::client::Event;
 use std::io;
 use std::net::SocketAddr;
@@ -130,6 +130,7 @@ async fn live(settings: &Settings, log: &Log) -> Result<(), RunError> {
     sidecar.metrics.ready_after(started.elapsed());
     sidecar.readiness.reach(Stage::Proxy);
     log.note(format_args!("ready after {} ms", started.elapsed().as_millis()));
+    tokio::spawn(rest::give_back_when_idle());
     let ports = settings.ports.all();
     tokio::select! {
         () = stop::conduct(&ctx, &switch, &settings.stop, &ports) => {}

@@ -1,6 +1,8 @@
 //! System calls. Each function is safe to call with any arguments and owns what it passes to the kernel.
 #![allow(unsafe_code, reason = "the one place for system calls that std does not wrap")]
 
+pub(crate) mod memory;
+
 use std::ffi::CString;
 use std::io;
 use std::mem::{MaybeUninit, size_of};
@@ -82,13 +84,6 @@ pub(crate) fn splice(from: BorrowedFd<'_>, to: BorrowedFd<'_>, length: usize) ->
     let (none, other) = (std::ptr::null_mut(), std::ptr::null_mut());
     // SAFETY: both descriptors are borrowed for the duration of the call; without offsets no memory is passed.
     check_len(unsafe { libc::splice(from.as_raw_fd(), none, to.as_raw_fd(), other, length, flags) })
-}
-
-/// Sets an option of the allocator; false where it has none of these.
-#[cfg(target_env = "gnu")]
-pub(crate) fn allocator_option(name: libc::c_int, value: libc::c_int) -> bool {
-    // SAFETY: both arguments are integers; the allocator guards its own state.
-    unsafe { libc::mallopt(name, value) == 1 }
 }
 
 /// Sets an integer socket option.
@@ -347,18 +342,5 @@ fn from_storage(storage: &libc::sockaddr_storage) -> io::Result<SocketAddr> {
             Ok(SocketAddr::new(IpAddr::V6(ip), u16::from_be(v6.sin6_port)))
         }
         _ => Err(io::Error::from(io::ErrorKind::InvalidData)),
-    }
-}
-
-/// What the allocator of the C library counts.
-#[cfg(target_env = "gnu")]
-pub(crate) fn heap() -> crate::memory::Heap {
-    // SAFETY: it takes nothing and returns plain numbers by value; the allocator locks itself.
-    let info = unsafe { libc::mallinfo2() };
-    crate::memory::Heap {
-        from_kernel: info.arena,
-        in_use: info.uordblks,
-        free: info.fordblks,
-        mapped: info.hblkhd,
     }
 }

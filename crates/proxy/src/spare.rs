@@ -19,6 +19,12 @@ thread_local! {
     static PIPES: RefCell<Vec<Pipe>> = const { RefCell::new(Vec::new()) };
 }
 
+/// Lets go of what waits in this thread.
+pub(crate) fn clear() {
+    BUFFERS.take();
+    PIPES.take();
+}
+
 #[cfg(test)]
 thread_local! {
     /// As if there were no descriptors left.
