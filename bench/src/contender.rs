@@ -36,8 +36,8 @@ impl Way {
 pub enum Contender {
     /// Nothing between client and server, yet the capture rules in place.
     Direct,
-    /// This project's, as a user runs it.
-    Remora(PathBuf),
+    /// This project's, as a user runs it; another build of it has another name.
+    Remora(String, PathBuf),
     /// Envoy with a static configuration.
     Envoy(PathBuf),
     /// nginx's stream module. It cannot be captured, so it is dialled.
@@ -54,10 +54,10 @@ pub struct Running {
 
 impl Contender {
     /// For tables.
-    pub fn name(&self) -> &'static str {
+    pub fn name(&self) -> &str {
         match self {
             Self::Direct => "direct",
-            Self::Remora(_) => "remora",
+            Self::Remora(name, _) => name,
             Self::Envoy(_) => "Envoy",
             Self::Nginx => "nginx",
         }
@@ -71,7 +71,7 @@ impl Contender {
         };
         match self {
             Self::Direct => {}
-            Self::Remora(path) => {
+            Self::Remora(_, path) => {
                 running.others.push(remora::control(path, world, way, services));
                 running.proxies.push(remora::sidecar(path, world, false));
             }
@@ -87,7 +87,7 @@ impl Contender {
     pub fn start_client(&self, world: &World, way: Way, services: usize, running: &mut Running) {
         let client = match self {
             Self::Direct => return,
-            Self::Remora(path) => remora::sidecar(path, world, true),
+            Self::Remora(_, path) => remora::sidecar(path, world, true),
             Self::Envoy(path) => envoy::start(path, world, way, services, true),
             Self::Nginx => nginx::start(world, way, true),
         };
@@ -117,7 +117,7 @@ impl Contender {
         match self {
             Self::Direct => server(origin::HTTP_DIRECT),
             Self::Nginx => SocketAddr::from(([127, 0, 0, 1], 16000)),
-            Self::Remora(_) | Self::Envoy(_) => server(origin::HTTP),
+            Self::Remora(..) | Self::Envoy(_) => server(origin::HTTP),
         }
     }
 
@@ -126,7 +126,7 @@ impl Contender {
         match self {
             Self::Direct => server(origin::SINK_DIRECT),
             Self::Nginx => SocketAddr::from(([127, 0, 0, 1], 16001)),
-            Self::Remora(_) | Self::Envoy(_) => server(origin::SINK),
+            Self::Remora(..) | Self::Envoy(_) => server(origin::SINK),
         }
     }
 

@@ -25,7 +25,9 @@ connections (memory for each), services and open (growth; remora only). All by d
 
   --remora PATH      the binary (bench/run builds one)
   --envoy PATH       Envoy; looked for in PATH otherwise, left out if there is none
+  --also NAME=PATH   another build of remora to compare with, as often as you like
   --only NAMES       contenders, separated by commas: direct,remora,envoy,nginx
+  --ways NAMES       plain,mtls
   --loads NAMES      of steady: closed,rate,connections,bulk
   --repetitions N    how often everything is measured (5)
   --seconds S        how long each load lasts (1.5)
@@ -38,7 +40,9 @@ connections (memory for each), services and open (growth; remora only). All by d
 struct Options {
     remora: PathBuf,
     envoy: Option<PathBuf>,
+    also: Vec<Contender>,
     only: Vec<String>,
+    ways: Vec<Way>,
     loads: Vec<String>,
     parts: Vec<String>,
     effort: Effort,
@@ -51,7 +55,9 @@ fn options() -> Result<Options, String> {
     let mut options = Options {
         remora: PathBuf::new(),
         envoy: None,
+        also: Vec::new(),
         only: Vec::new(),
+        ways: vec![Way::Plain, Way::Mtls],
         loads: cases::LOADS.map(str::to_owned).into(),
         parts: Vec::new(),
         effort: Effort {
@@ -69,6 +75,12 @@ fn options() -> Result<Options, String> {
         match word.as_str() {
             "--remora" => options.remora = value()?.into(),
             "--envoy" => options.envoy = Some(value()?.into()),
+            "--also" => options.also.push(another(&value()?)?),
+            "--ways" => {
+                let names = value()?;
+                let asked = |way: &Way| names.split(',').any(|name| name.eq_ignore_ascii_case(way.name()));
+                options.ways.retain(asked);
+            }
             "--only" => options.only = value()?.split(',').map(str::to_lowercase).collect(),
             "--loads" => options.loads = value()?.split(',').map(str::to_owned).collect(),
             "--repetitions" => options.effort.repetitions = value()?.parse().map_err(|_| wrong())?,
@@ -86,6 +98,14 @@ fn options() -> Result<Options, String> {
     Ok(options)
 }
 
+fn another(words: &str) -> Result<Contender, String> {
+    let (name, path) = words.split_once('=').ok_or("--also needs NAME=PATH")?;
+    if name.is_empty() || name.contains(' ') {
+        return Err(format!("--also: {name:?} is no name"));
+    }
+    Ok(Contender::Remora(name.to_owned(), path.into()))
+}
+
 fn in_path(name: &str) -> Option<PathBuf> {
     let paths = std::env::var_os("PATH")?;
     std::env::split_paths(&paths)
@@ -94,7 +114,11 @@ fn in_path(name: &str) -> Option<PathBuf> {
 }
 
 fn contenders(options: &Options) -> Vec<Contender> {
-    let mut all = vec![Contender::Direct, Contender::Remora(options.remora.clone())];
+    let mut all = vec![
+        Contender::Direct,
+        Contender::Remora("remora".to_owned(), options.remora.clone()),
+    ];
+    all.extend_from_slice(&options.also);
     all.extend(
         options
             .envoy
@@ -127,7 +151,7 @@ fn main() {
             measure(&world, one, &asked, &options, &mut results);
         }
     }
-    for one in who.iter().filter(|one| matches!(one, Contender::Remora(_))) {
+    for one in who.iter().filter(|one| one.name() == "remora") {
         grow(&world, one, &asked, options.effort, &mut results);
     }
     report::write(
@@ -147,7 +171,7 @@ fn measure(
     results: &mut report::Results,
 ) {
     let proxied = *one != Contender::Direct;
-    for way in [Way::Plain, Way::Mtls] {
+    for &way in &options.ways {
         if asked("steady") && (proxied || way == Way::Plain) {
             cases::steady(
                 world,
