@@ -1,15 +1,20 @@
 //! A mesh that a Kubernetes cluster describes, and webhooks that serve it.
 //!
 //! [`world`] turns objects into documents of the mesh and `sources` into rules of the webhooks, both without IO.
-//! `watch` brings the objects, `tokens` asks the API server who a caller is, `keep` writes what the control
-//! plane keeps in the cluster. `plane` ties them together.
+//! `watch` brings the objects, `tokens` asks the API server who a caller is, `follower` keeps discovery and
+//! rules in step, `keeper` has the cluster keep what the control plane needs there (`keep` writes it, `root` decides
+//! about the root certificate without IO). `plane` ties them together.
 //!
-//! Several control planes may run at once: they share the root certificate and write the same things.
+//! Several control planes may run at once, and nobody is elected: each write is one that all of them would make, or one
+//! that only the first can make because it names the version it is based on.
 
+mod follower;
 mod keep;
+mod keeper;
 mod plane;
 mod pod;
 mod policy;
+mod root;
 mod service;
 mod slice;
 mod sources;

@@ -8,7 +8,7 @@ use crate::mesh::{self, Document, MeshError};
 use crate::tls;
 use crate::token::{Authenticator, FileTokens, TokensError, caller};
 use remora_mtls::{
-    Authority, AuthorityError, BootstrapError, KeyError, PrivateKey, SpiffeId, bootstrap_server,
+    Authority, AuthorityError, BootstrapError, Kept, KeyError, PrivateKey, SpiffeId, bootstrap_server,
 };
 use remora_xds::delta::View;
 use remora_xds::proto::certificate::istio_certificate_service_server::IstioCertificateServiceServer;
@@ -230,6 +230,12 @@ impl Plane {
     pub fn roots(&self) -> String {
         let authority = self.authority.read().unwrap_or_else(PoisonError::into_inner);
         authority.roots()
+    }
+
+    /// The authority as it would be kept.
+    pub fn kept(&self) -> Kept {
+        let authority = self.authority.read().unwrap_or_else(PoisonError::into_inner);
+        authority.kept()
     }
 
     /// Works on the authority, to exchange its root for instance. The certificate of the control plane itself is

@@ -8,6 +8,7 @@ use rcgen::{
     BasicConstraints, CertificateParams, CertificateSigningRequestParams, DistinguishedName, DnType,
     ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose, PublicKeyData, SanType,
 };
+use std::fmt;
 use std::time::{Duration, SystemTime};
 
 /// Clocks of a mesh differ.
@@ -30,6 +31,30 @@ struct Signer {
     pem: String,
     key: PrivateKey,
     not_after: SystemTime,
+}
+
+/// All an authority is, as PEM: to be kept where only the control plane reads.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Kept {
+    /// The root that signs.
+    pub certificate: String,
+    /// Its key.
+    pub key: String,
+    /// Certificate and key of the root that will sign.
+    pub next: Option<(String, String)>,
+    /// Roots that signed, and are still believed; may be empty.
+    pub retired: String,
+}
+
+impl fmt::Debug for Kept {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Keys are never printed.
+        f.debug_struct("Kept")
+            .field("certificate", &self.certificate)
+            .field("next", &self.next.as_ref().map(|(certificate, _)| certificate))
+            .field("retired", &self.retired)
+            .finish_non_exhaustive()
+    }
 }
 
 /// How far the exchange of the root has come.
@@ -109,6 +134,47 @@ impl Authority {
     /// A root from PEM files.
     pub fn from_pem(certificate: &str, key: &str) -> Result<Self, AuthorityError> {
         Ok(Self::with(Signer::from_pem(certificate, key)?))
+    }
+
+    /// What was [kept](Self::kept), in the middle of an exchange of the root as well.
+    pub fn from_kept(kept: &Kept) -> Result<Self, AuthorityError> {
+        let mut authority = Self::from_pem(&kept.certificate, &kept.key)?;
+        if let Some((certificate, key)) = &kept.next {
+            authority.next = Some(Signer::from_pem(certificate, key)?);
+        }
+        if !kept.retired.trim().is_empty() {
+            crate::certificate::certificates(&kept.retired)
+                .map_err(|_| AuthorityError::Root(rcgen::Error::CouldNotParseCertificate))?;
+            authority.retired.push(kept.retired.clone());
+        }
+        Ok(authority)
+    }
+
+    /// Everything that must survive a restart.
+    pub fn kept(&self) -> Kept {
+        let (certificate, key) = self.to_pem();
+        Kept {
+            certificate,
+            key,
+            next: self
+                .next
+                .as_ref()
+                .map(|next| (next.pem.clone(), next.key.to_pem())),
+            retired: self.retired.concat(),
+        }
+    }
+
+    /// Has the roots of another one from now on, and its own limit as before.
+    pub fn become_of(&mut self, other: Self) {
+        *self = Self {
+            longest: self.longest,
+            ..other
+        };
+    }
+
+    /// When the root that signs ends.
+    pub fn not_after(&self) -> SystemTime {
+        self.active.not_after
     }
 
     fn with(active: Signer) -> Self {

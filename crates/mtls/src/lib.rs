@@ -22,7 +22,7 @@ mod spiffe;
 mod trust;
 mod verify;
 
-pub use authority::{Authority, AuthorityError, Issued, RootRotation};
+pub use authority::{Authority, AuthorityError, Issued, Kept, RootRotation};
 pub use bootstrap::{BootstrapError, bootstrap_client, bootstrap_server};
 pub use certificate::{CertificateError, Chain};
 pub use clock::Clock;

@@ -45,7 +45,7 @@ fn cluster_rules(options: &Options) -> Value {
         // Only the copies of the roots. Rights to create cannot be limited to a name.
         {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["create"]},
         {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": ["istio-ca-root-cert"],
-            "verbs": ["get", "patch", "update"]},
+            "verbs": ["get", "list", "watch", "patch", "update"]},
         {"apiGroups": ["admissionregistration.k8s.io"], "resources": hooks, "verbs": ["list", "watch"]},
         {"apiGroups": ["admissionregistration.k8s.io"], "resources": hooks,
             "resourceNames": super::webhooks::names(options), "verbs": ["get", "patch"]},
@@ -58,6 +58,6 @@ fn own_rules() -> Value {
         {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get", "list", "watch"]},
         {"apiGroups": [""], "resources": ["secrets"], "verbs": ["create"]},
         {"apiGroups": [""], "resources": ["secrets"], "resourceNames": ["istio-ca-secret"],
-            "verbs": ["get", "update"]},
+            "verbs": ["get", "list", "watch", "update"]},
     ])
 }

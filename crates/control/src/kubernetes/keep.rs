@@ -1,21 +1,19 @@
 //! What the control plane keeps in the cluster: its root certificate, and copies of it for everybody.
 
+use super::root;
 use super::watch::resource;
+use super::world::key_of;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use kube::api::{Api, DynamicObject, Patch, PatchParams, PostParams};
+use kube::api::{Api, ApiResource, DynamicObject, Patch, PatchParams, PostParams};
 use remora_mtls::{Authority, AuthorityError};
 use serde_json::{Value, json};
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 // istio: names of the secret and of the copies, and their keys.
-const SECRET: &str = "istio-ca-secret";
-const COPY: &str = "istio-ca-root-cert";
-const COPY_KEY: &str = "root-cert.pem";
-const CERTIFICATE: &str = "ca-cert.pem";
-const KEY: &str = "ca-key.pem";
-// istio: ten years.
-const ROOT_LIFE: Duration = Duration::from_hours(10 * 365 * 24);
+pub(super) const SECRET: &str = "istio-ca-secret";
+pub(super) const COPY: &str = "istio-ca-root-cert";
+pub(super) const COPY_KEY: &str = "root-cert.pem";
 /// Who changes things, for the API server's records.
 pub(super) const OWNER: &str = "remora";
 
@@ -44,6 +42,13 @@ pub enum KeepError {
     Authority(#[from] AuthorityError),
 }
 
+impl KeepError {
+    /// Whether somebody else was faster.
+    pub(super) fn is_conflict(&self) -> bool {
+        matches!(self, Self::Api { source, .. } if is_conflict(source))
+    }
+}
+
 fn failed(doing: impl Into<String>) -> impl FnOnce(kube::Error) -> KeepError {
     let doing = doing.into();
     move |source| KeepError::Api {
@@ -63,40 +68,95 @@ pub(super) async fn authority(client: &kube::Client, namespace: &str) -> Result<
     if let Some(secret) = read().await? {
         return of_secret(&secret.data, namespace);
     }
-    let authority = Authority::generate("remora", SystemTime::now(), ROOT_LIFE)?;
-    let (certificate, key) = authority.to_pem();
-    let mut secret = DynamicObject::new(SECRET, &kind).within(namespace);
-    secret.data = json!({"type": "istio.io/ca-root", "data": {
-        CERTIFICATE: STANDARD.encode(certificate), KEY: STANDARD.encode(key)}});
-    match secrets.create(&PostParams::default(), &secret).await {
-        Ok(_) => Ok(authority),
+    let now = SystemTime::now();
+    let authority = Authority::generate("remora", now, root::LIFE)?;
+    match create(client, namespace, root::made(&authority, now)).await {
+        Ok(()) => Ok(authority),
         // Another control plane was faster: its root is ours.
-        Err(kube::Error::Api(status)) if status.code == 409 => match read().await? {
+        Err(KeepError::Api { source, .. }) if is_conflict(&source) => match read().await? {
             Some(secret) => of_secret(&secret.data, namespace),
             None => Err(KeepError::Secret {
                 namespace: namespace.to_owned(),
                 problem: "it was there and is gone".to_owned(),
             }),
         },
-        Err(error) => Err(failed(format!("create secret {namespace}/{SECRET}"))(error)),
+        Err(error) => Err(error),
     }
 }
 
+/// Writes the Secret where there is none.
+pub(super) async fn create(client: &kube::Client, namespace: &str, fields: Value) -> Result<(), KeepError> {
+    let kind = resource("", "v1", "Secret", "secrets");
+    let secrets: Api<DynamicObject> = Api::namespaced_with(client.clone(), namespace, &kind);
+    let mut secret = DynamicObject::new(SECRET, &kind).within(namespace);
+    let annotations = fields["metadata"]["annotations"].clone();
+    secret.metadata.annotations = serde_json::from_value(annotations).unwrap_or_default();
+    secret.data = json!({"type": fields["type"], "data": fields["data"]});
+    let created = secrets.create(&PostParams::default(), &secret).await;
+    created
+        .map(drop)
+        .map_err(failed(format!("create secret {namespace}/{SECRET}")))
+}
+
+/// Writes the Secret over the version it was made of; somebody who was faster is not overwritten.
+pub(super) async fn replace(client: &kube::Client, namespace: &str, secret: Value) -> Result<(), KeepError> {
+    let kind = resource("", "v1", "Secret", "secrets");
+    let secrets: Api<DynamicObject> = Api::namespaced_with(client.clone(), namespace, &kind);
+    let Ok(secret) = serde_json::from_value::<DynamicObject>(secret) else {
+        return Ok(());
+    };
+    match secrets.replace(SECRET, &PostParams::default(), &secret).await {
+        // The change is seen in a moment.
+        Err(error) if is_conflict(&error) => Ok(()),
+        Err(error) => Err(failed(format!("write secret {namespace}/{SECRET}"))(error)),
+        Ok(_) => Ok(()),
+    }
+}
+
+fn is_conflict(error: &kube::Error) -> bool {
+    // k8s: a JSON patch whose test fails is not processable.
+    matches!(error, kube::Error::Api(status) if matches!(status.code, 409 | 422))
+}
+
 fn of_secret(secret: &Value, namespace: &str) -> Result<Authority, KeepError> {
-    let wrong = |problem: String| KeepError::Secret {
+    root::authority(secret).map_err(|problem| KeepError::Secret {
         namespace: namespace.to_owned(),
         problem,
+    })
+}
+
+/// What came of a webhook configuration.
+pub(super) enum Trusted {
+    /// It trusts the roots.
+    Already,
+    /// It does since now, and looks so.
+    Now(Value),
+    /// There is no such configuration any more.
+    Gone,
+}
+
+/// Makes a webhook configuration trust these roots; nothing is written where it does.
+pub(super) async fn trust(
+    client: &kube::Client,
+    kind: &ApiResource,
+    configuration: &Value,
+    roots: &str,
+) -> Result<Trusted, KeepError> {
+    let (_, name) = key_of(configuration);
+    let change = bundles(configuration, roots).and_then(|change| serde_json::from_value(change).ok());
+    let Some(change) = change else {
+        return Ok(Trusted::Already);
     };
-    let field = |name: &str| {
-        let text = secret["data"][name]
-            .as_str()
-            .ok_or_else(|| wrong(format!("it has no {name}")))?;
-        let bytes = STANDARD
-            .decode(text)
-            .map_err(|error| wrong(format!("{name}: {error}")))?;
-        String::from_utf8(bytes).map_err(|_| wrong(format!("{name} is not text")))
+    let api: Api<DynamicObject> = Api::all_with(client.clone(), kind);
+    let parameters = PatchParams {
+        field_manager: Some(OWNER.to_owned()),
+        ..PatchParams::default()
     };
-    Authority::from_pem(&field(CERTIFICATE)?, &field(KEY)?).map_err(|error| wrong(error.to_string()))
+    match api.patch(&name, &parameters, &Patch::Json::<()>(change)).await {
+        Ok(written) => Ok(serde_json::to_value(written).map_or(Trusted::Already, Trusted::Now)),
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(Trusted::Gone),
+        Err(error) => Err(failed(format!("write the CA bundle of {name}"))(error)),
+    }
 }
 
 /// Puts the roots where every pod of a namespace can mount them.

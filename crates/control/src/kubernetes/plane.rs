@@ -1,23 +1,23 @@
 //! A control plane fed by a cluster: discovery, certificates, webhooks, and what they keep there.
 
-use super::keep::{self, KeepError, OWNER};
-use super::sources::{Names, Source, SourceError, Sources};
+use super::follower::Follower;
+use super::keep::{self, KeepError};
+use super::keeper::{Keeper, Orders};
+use super::root::Waits;
+use super::sources::{Source, SourceError};
 use super::tokens::Reviewed;
-use super::watch::{Seen, Watched, resource};
-use super::world::{Key, Kind, World, key_of};
+use super::watch::{Watched, resource};
+use super::world::Kind;
 use crate::chain::Chain;
 use crate::plane::{self, Plane, PlaneError};
 use crate::webhook::{Limits, Rules, Webhook};
-use kube::api::{Api, DynamicObject, Patch, PatchParams};
-use serde_json::Value;
-use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 
-/// Changes that come together are told together.
-const TOGETHER: Duration = Duration::from_millis(50);
+/// How long a second root is believed before it signs: sidecars learn roots with their certificates.
+const INTRODUCED: Duration = Duration::from_hours(24);
 
 /// How a control plane of a cluster behaves.
 #[derive(Debug, Clone)]
@@ -79,16 +79,20 @@ impl Notice {
 
 /// What an event is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum What {
+pub(super) enum What {
     Mesh(Kind),
     Rules(Source),
     /// Nodes are both.
     Nodes,
     Webhooks(Admission),
+    /// The Secret of the root certificate.
+    Root,
+    /// What every namespace has of it.
+    Copies,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Admission {
+pub(super) enum Admission {
     Mutating,
     Validating,
 }
@@ -96,11 +100,11 @@ enum Admission {
 /// A control plane of a cluster.
 pub struct Cluster {
     client: kube::Client,
-    settings: Settings,
+    pub(super) settings: Settings,
     plane: Arc<Plane>,
     webhook: Arc<Webhook>,
     notice: Arc<dyn Fn(&Notice) + Send + Sync>,
-    ready: watch::Sender<bool>,
+    pub(super) ready: watch::Sender<bool>,
 }
 
 /// The control plane cannot start.
@@ -165,16 +169,32 @@ impl Cluster {
     /// Follows the cluster for ever.
     pub async fn follow(&self) {
         let (tell, told) = mpsc::channel(256);
-        let watching: Vec<_> = self
+        let mut tasks: Vec<_> = self
             .watched()
             .into_iter()
             .map(|watched| tokio::spawn(watched.follow(self.client.clone(), tell.clone())))
             .collect();
         drop(tell);
-        Follower::new(self).run(told).await;
-        for task in watching {
+        let (orders, taken) = mpsc::unbounded_channel();
+        tasks.push(tokio::spawn(self.keeper().run(taken)));
+        Follower::new(self, Orders(orders)).run(told).await;
+        for task in tasks {
             task.abort();
         }
+    }
+
+    fn keeper(&self) -> Keeper {
+        let waits = Waits {
+            introduced: INTRODUCED.max(self.settings.plane.certificate_life),
+            switched: self.settings.plane.longest_certificate_life,
+        };
+        Keeper::new(
+            self.client.clone(),
+            &self.settings.namespace,
+            Arc::clone(&self.plane),
+            Arc::clone(&self.notice),
+            waits,
+        )
     }
 
     fn watched(&self) -> Vec<Watched<What>> {
@@ -183,6 +203,7 @@ impl Cluster {
             resource: resource(group, version, kind, plural),
             namespace: None,
             labels: None,
+            name: None,
         };
         let istio = "security.istio.io";
         let admission = "admissionregistration.k8s.io";
@@ -247,10 +268,17 @@ impl Cluster {
                 "ValidatingWebhookConfiguration",
                 "validatingwebhookconfigurations",
             ),
+            all(What::Root, "", "v1", "Secret", "secrets"),
+            all(What::Copies, "", "v1", "ConfigMap", "configmaps"),
         ];
         for watched in &mut list {
             match watched.what {
                 What::Rules(Source::ConfigMap) => watched.namespace = Some(self.settings.namespace.clone()),
+                What::Root => {
+                    watched.namespace = Some(self.settings.namespace.clone());
+                    watched.name = Some(keep::SECRET);
+                }
+                What::Copies => watched.name = Some(keep::COPY),
                 // Of the cluster's own controller: they repeat what pods say, and are many.
                 What::Mesh(Kind::EndpointSlice) => watched.labels = Some(NAMED.to_owned()),
                 // istio: only configurations of the own revision.
@@ -270,7 +298,7 @@ impl Cluster {
         }
     }
 
-    fn tell(&self, notice: &Notice) {
+    pub(super) fn tell(&self, notice: &Notice) {
         (self.notice)(notice);
     }
 }
@@ -278,223 +306,7 @@ impl Cluster {
 /// Slices that somebody else than Kubernetes made of a selector's pods.
 const NAMED: &str = "endpointslice.kubernetes.io/managed-by!=endpointslice-controller.k8s.io";
 
-/// What must have been seen before anything that is served is whole. Kinds of others may be unknown to the cluster.
-const NEEDED: [What; 6] = [
-    What::Mesh(Kind::Pod),
-    What::Mesh(Kind::Service),
-    What::Mesh(Kind::EndpointSlice),
-    What::Nodes,
-    What::Rules(Source::Namespace),
-    What::Rules(Source::ConfigMap),
-];
-
-/// Takes events, keeps the plane, the rules and the cluster's copies in step.
-struct Follower<'a> {
-    cluster: &'a Cluster,
-    world: World,
-    sources: Sources,
-    /// Kinds being listed, with what was listed so far.
-    listing: BTreeMap<What, BTreeSet<Key>>,
-    complete: BTreeSet<What>,
-    rules_stale: bool,
-    /// Namespaces that have the roots.
-    copied: BTreeSet<String>,
-    roots: String,
-    said: BTreeMap<What, String>,
-}
-
-impl<'a> Follower<'a> {
-    fn new(cluster: &'a Cluster) -> Self {
-        let settings = &cluster.settings;
-        let suffix = |name: &str| match settings.revision.as_str() {
-            "" => name.to_owned(),
-            revision => format!("{name}-{revision}"),
-        };
-        Self {
-            cluster,
-            world: World::new(&settings.cluster, &settings.namespace, &settings.domain),
-            sources: Sources::new(Names {
-                mesh: suffix("istio"),
-                injector: suffix("istio-sidecar-injector"),
-                revision: settings.revision.clone(),
-            }),
-            listing: BTreeMap::new(),
-            complete: BTreeSet::new(),
-            rules_stale: true,
-            copied: BTreeSet::new(),
-            roots: cluster.plane.roots(),
-            said: BTreeMap::new(),
-        }
-    }
-
-    async fn run(mut self, mut told: mpsc::Receiver<(What, Seen)>) {
-        while let Some((what, seen)) = told.recv().await {
-            self.take(what, seen).await;
-            // A rollout is many changes: they are told as one.
-            let end = tokio::time::sleep(TOGETHER);
-            tokio::pin!(end);
-            loop {
-                tokio::select! {
-                    () = &mut end => break,
-                    more = told.recv() => match more {
-                        Some((what, seen)) => self.take(what, seen).await,
-                        None => return,
-                    },
-                }
-            }
-            self.publish().await;
-        }
-    }
-
-    async fn take(&mut self, what: What, seen: Seen) {
-        match seen {
-            Seen::Begin => drop(self.listing.insert(what, BTreeSet::new())),
-            Seen::Put(document) => {
-                if let Some(listed) = self.listing.get_mut(&what) {
-                    listed.insert(key_of(&document));
-                }
-                self.put(what, *document).await;
-            }
-            Seen::Gone(key) => self.remove(what, &key),
-            Seen::Complete => {
-                if let Some(there) = self.listing.remove(&what) {
-                    self.retain(what, &there);
-                }
-                self.complete.insert(what);
-                self.said.remove(&what);
-            }
-            Seen::Failed(why) => {
-                if self.said.get(&what) != Some(&why) {
-                    self.cluster.tell(&Notice::Unseen {
-                        what: named(what).to_owned(),
-                        why: why.clone(),
-                    });
-                    self.said.insert(what, why);
-                }
-            }
-        }
-    }
-
-    async fn put(&mut self, what: What, document: Value) {
-        match what {
-            What::Mesh(kind) => self.world.put(kind, &document),
-            What::Rules(source) => self.rules_stale |= self.sources.put(source, document),
-            What::Nodes => {
-                self.world.put(Kind::Node, &document);
-                self.rules_stale |= self.sources.put(Source::Node, document);
-            }
-            What::Webhooks(admission) => self.trust(admission, &document).await,
-        }
-    }
-
-    fn remove(&mut self, what: What, key: &Key) {
-        match what {
-            What::Mesh(kind) => self.world.remove(kind, key),
-            What::Rules(source) => {
-                self.rules_stale |= self.sources.remove(source, key);
-                if source == Source::Namespace {
-                    self.copied.remove(&key.1);
-                }
-            }
-            What::Nodes => {
-                self.world.remove(Kind::Node, key);
-                self.rules_stale |= self.sources.remove(Source::Node, key);
-            }
-            What::Webhooks(_) => {}
-        }
-    }
-
-    fn retain(&mut self, what: What, there: &BTreeSet<Key>) {
-        match what {
-            What::Mesh(kind) => self.world.retain(kind, there),
-            What::Rules(source) => self.rules_stale |= self.sources.retain(source, there),
-            What::Nodes => {
-                self.world.retain(Kind::Node, there);
-                self.rules_stale |= self.sources.retain(Source::Node, there);
-            }
-            What::Webhooks(_) => {}
-        }
-    }
-
-    /// Tells proxies, webhooks and namespaces what became of it.
-    async fn publish(&mut self) {
-        for (name, error) in self.cluster.plane.amend(self.world.changes()) {
-            self.cluster
-                .tell(&Notice::Inexpressible(format!("{name:?}: {error}")));
-        }
-        if std::mem::take(&mut self.rules_stale) {
-            match self.sources.rules() {
-                Ok(rules) => self.cluster.webhook.publish(rules),
-                Err(error) => self.cluster.tell(&Notice::Kept(error)),
-            }
-        }
-        self.copy_roots().await;
-        let whole = NEEDED.iter().all(|what| self.complete.contains(what));
-        let first = self
-            .cluster
-            .ready
-            .send_if_modified(|ready| !std::mem::replace(ready, whole) && whole);
-        if first {
-            self.cluster.tell(&Notice::Ready);
-        }
-    }
-
-    async fn copy_roots(&mut self) {
-        let roots = self.cluster.plane.roots();
-        if roots != self.roots {
-            self.roots = roots;
-            self.copied.clear();
-        }
-        let missing: Vec<String> = self
-            .sources
-            .namespaces()
-            .filter(|namespace| !self.copied.contains(*namespace))
-            .map(str::to_owned)
-            .collect();
-        for namespace in missing {
-            match keep::copy_roots(&self.cluster.client, &namespace, &self.roots).await {
-                Ok(()) => drop(self.copied.insert(namespace)),
-                Err(error) => self.cluster.tell(&Notice::Unwritten(error)),
-            }
-        }
-    }
-
-    /// Makes the API server trust our certificate.
-    async fn trust(&self, admission: Admission, configuration: &Value) {
-        let Some(change) = keep::bundles(configuration, &self.roots) else {
-            return;
-        };
-        let (kind, plural) = match admission {
-            Admission::Mutating => ("MutatingWebhookConfiguration", "mutatingwebhookconfigurations"),
-            Admission::Validating => (
-                "ValidatingWebhookConfiguration",
-                "validatingwebhookconfigurations",
-            ),
-        };
-        let kind = resource("admissionregistration.k8s.io", "v1", kind, plural);
-        let api: Api<DynamicObject> = Api::all_with(self.cluster.client.clone(), &kind);
-        let (_, name) = key_of(configuration);
-        let Ok(patch) = serde_json::from_value(change) else {
-            return;
-        };
-        let parameters = PatchParams {
-            field_manager: Some(OWNER.to_owned()),
-            ..PatchParams::default()
-        };
-        let patched = api.patch(&name, &parameters, &Patch::Json::<()>(patch)).await;
-        match patched {
-            // Somebody else changed it: the change is seen in a moment, and this is done again.
-            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409 | 422) => {}
-            Err(source) => self.cluster.tell(&Notice::Unwritten(KeepError::Api {
-                doing: format!("write the CA bundle of {name}"),
-                source: Box::new(source),
-            })),
-            Ok(_) => {}
-        }
-    }
-}
-
-fn named(what: What) -> &'static str {
+pub(super) fn named(what: What) -> &'static str {
     match what {
         What::Mesh(Kind::Pod) => "pods",
         What::Mesh(Kind::Service) => "services",
@@ -505,6 +317,8 @@ fn named(what: What) -> &'static str {
         What::Rules(Source::Namespace) => "namespaces",
         What::Rules(Source::Instrumentation) => "instrumentations",
         What::Rules(Source::ConfigMap) => "config maps",
+        What::Root => "the secret of the root certificate",
+        What::Copies => "copies of the root certificate",
         What::Webhooks(Admission::Mutating) => "mutating webhook configurations",
         What::Webhooks(Admission::Validating) => "validating webhook configurations",
     }

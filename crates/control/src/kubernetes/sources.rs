@@ -55,6 +55,8 @@ pub enum SourceError {
 pub(super) struct Sources {
     names: Names,
     objects: BTreeMap<Source, BTreeMap<Key, Value>>,
+    /// The config maps as they could last be used.
+    good: Option<Settings>,
 }
 
 impl Sources {
@@ -62,6 +64,7 @@ impl Sources {
         Self {
             names,
             objects: BTreeMap::new(),
+            good: None,
         }
     }
 
@@ -98,14 +101,20 @@ impl Sources {
         objects.len() != before
     }
 
-    /// Names of all namespaces.
-    pub(super) fn namespaces(&self) -> impl Iterator<Item = &str> {
-        self.of(Source::Namespace).map(|(key, _)| key.1.as_str())
+    /// The rules that follow from all of it, and why not from the config maps as they are. A mistake there keeps
+    /// nothing else from being followed. `None`: they could never be used.
+    pub(super) fn rules(&mut self) -> (Option<Rules>, Option<SourceError>) {
+        let wrong = match self.settings() {
+            Ok(settings) => {
+                self.good = Some(settings);
+                None
+            }
+            Err(error) => Some(error),
+        };
+        (self.good.clone().map(|settings| self.rules_with(settings)), wrong)
     }
 
-    /// The rules that follow from all of it.
-    pub(super) fn rules(&self) -> Result<Rules, SourceError> {
-        let settings = self.settings()?;
+    fn rules_with(&self, settings: Settings) -> Rules {
         let mut inventory = otel::Inventory::default();
         for source in [Source::Namespace, Source::Instrumentation] {
             for (_, document) in self.of(source) {
@@ -124,7 +133,7 @@ impl Sources {
             _ => Native::ByNodes(nodes),
         };
         let everywhere = settings.values.flag(&["remora", "enforce"]);
-        Ok(Rules {
+        Rules {
             settings,
             inventory,
             native,
@@ -133,7 +142,7 @@ impl Sources {
             } else {
                 Enforcement::Labelled
             },
-        })
+        }
     }
 
     fn settings(&self) -> Result<Settings, SourceError> {
@@ -222,7 +231,9 @@ mod tests {
         let values =
             json!({"values": "{\"global\": {\"hub\": \"example.com\", \"proxy\": {\"image\": \"remora\"}}}"});
         sources.put(Source::ConfigMap, map("istio-sidecar-injector", &values));
-        let rules = sources.rules().unwrap();
+        let (Some(rules), None) = sources.rules() else {
+            panic!("usable")
+        };
         assert_eq!(rules.settings.mesh.text("trustDomain", ""), "td");
         assert_eq!(rules.settings.values.text(&["global", "hub"]), "example.com");
         assert!(matches!(rules.native, Native::ByNodes(_)));
@@ -232,8 +243,26 @@ mod tests {
     fn a_bad_config_map_is_named() {
         let mut sources = sources();
         sources.put(Source::ConfigMap, map("istio", &json!({"mesh": "[1"})));
-        let error = sources.rules().unwrap_err().to_string();
+        let (none, error) = sources.rules();
+        assert!(none.is_none(), "never usable");
+        let error = error.unwrap().to_string();
         assert!(error.starts_with("config map istio, key mesh: "), "{error}");
+    }
+
+    #[test]
+    fn a_bad_config_map_keeps_nothing_else_from_being_followed() {
+        let mut sources = sources();
+        let good = map("istio", &json!({"mesh": "trustDomain: td"}));
+        sources.put(Source::ConfigMap, good);
+        sources.rules();
+        sources.put(Source::ConfigMap, map("istio", &json!({"mesh": "[1"})));
+        let node = json!({"metadata": {"name": "n1"}, "status": {"nodeInfo": {"kubeletVersion": "v1.27.0"}}});
+        sources.put(Source::Node, node);
+        let (Some(rules), Some(_)) = sources.rules() else {
+            panic!("the old ones with the new node")
+        };
+        assert_eq!(rules.settings.mesh.text("trustDomain", ""), "td");
+        assert!(!rules.native.decide(&json!({})));
     }
 
     #[test]

@@ -20,6 +20,8 @@ pub(super) struct Watched<T> {
     pub(super) namespace: Option<String>,
     /// Labels the objects must have.
     pub(super) labels: Option<String>,
+    /// The name they must have.
+    pub(super) name: Option<&'static str>,
 }
 
 /// Something happened.
@@ -65,6 +67,7 @@ impl<T: Copy> Watched<T> {
     pub(super) async fn follow(self, client: kube::Client, seen: mpsc::Sender<(T, Seen)>) {
         let mut config = Config::default();
         config.label_selector.clone_from(&self.labels);
+        config.field_selector = self.name.map(|name| format!("metadata.name={name}"));
         let events = watch(self.api(&client), config).default_backoff();
         tokio::pin!(events);
         while let Some(event) = events.next().await {

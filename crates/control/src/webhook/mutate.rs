@@ -144,6 +144,54 @@ mod tests {
     }
 
     #[test]
+    fn a_native_sidecar_stays_before_what_others_put_first_and_their_probes_go_through_it() {
+        let rules = Rules {
+            native: crate::webhook::Native::Fixed(true),
+            ..Rules::default()
+        };
+        let mut after = applied(&pod(&json!({})), "/inject", &rules);
+        // One that insists on being first, one that copies files and comes last, and a sidecar with a probe.
+        let list = after["spec"]["initContainers"].as_array_mut().unwrap();
+        list.insert(0, json!({"name": "vault-agent-init", "image": "vault:1"}));
+        list.push(
+            json!({"name": "opentelemetry-auto-instrumentation-java", "image": "agent:1",
+            "command": ["cp", "/javaagent.jar", "/otel"]}),
+        );
+        let late = json!({"name": "collector", "image": "c:1",
+            "livenessProbe": {"httpGet": {"path": "/alive", "port": 13133}}});
+        after["spec"]["containers"].as_array_mut().unwrap().push(late);
+        let settled = applied(&after, "/inject", &rules);
+        let names: Vec<&str> = settled["spec"]["initContainers"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|c| c["name"].as_str().unwrap())
+            .collect();
+        assert_eq!(names[..2], ["istio-init", "istio-proxy"], "{names:?}");
+        assert_eq!(names.len(), 4, "nobody is lost: {names:?}");
+        let text = settled["spec"]["containers"].to_string();
+        assert!(text.contains("/app-health/collector/livez"), "{text}");
+        assert_eq!(
+            applied(&settled, "/inject", &rules),
+            settled,
+            "and a third time changes nothing"
+        );
+    }
+
+    #[test]
+    fn instrumentation_that_fails_keeps_nobody_from_the_mesh() {
+        let asked = pod(&json!({"instrumentation.opentelemetry.io/inject-python": "nowhere/missing"}));
+        let (answer, outcome) = mutate(&review(&asked), "/inject", &Rules::default());
+        assert_eq!(outcome, Outcome::Injected);
+        assert!(answer.allowed && answer.patch.is_some());
+        assert!(
+            answer.warnings.iter().any(|w| w.contains("missing")),
+            "{:?}",
+            answer.warnings
+        );
+    }
+
+    #[test]
     fn a_pod_that_says_no_is_left_alone() {
         let (answer, outcome) = mutate(
             &review(&pod(&json!({"sidecar.istio.io/inject": "false"}))),
