@@ -1,6 +1,6 @@
 //! Looks at a pod's network from inside: is it captured, and does a proxy take the connections.
 //!
-//! A thread in the pod's namespace looks ten times a second. It reads what the kernel says (rules, listening sockets)
+//! A thread in the pod's namespace looks ten times a second, and more often while a change is to come. It reads what the kernel says (rules, listening sockets)
 //! and opens no connection, so that nothing in the pod notices.
 
 use std::fs;
@@ -16,6 +16,8 @@ use tokio::sync::mpsc;
 use super::{Mail, Pod};
 
 const PERIOD: Duration = Duration::from_millis(100);
+/// While a meshed pod waits for its rules or its proxy.
+const SHORT: Duration = Duration::from_millis(20);
 /// The port of outbound capture.
 const CAPTURE_PORT: u16 = 15001;
 
@@ -44,9 +46,11 @@ impl Watch {
                 if now != last && !report(&mail, &last, &now, proxy) {
                     return;
                 }
+                let settled = now == NetState::Proxied || proxy.is_none();
+                let period = if settled { PERIOD } else { SHORT };
                 last = now;
                 // Ends at once when the watch is dropped.
-                if told.recv_timeout(PERIOD) != Err(RecvTimeoutError::Timeout) {
+                if told.recv_timeout(period) != Err(RecvTimeoutError::Timeout) {
                     return;
                 }
             }

@@ -12,6 +12,7 @@ mod html;
 mod json;
 mod lanes;
 mod markup;
+pub(crate) mod measured;
 mod page;
 mod sarif;
 mod scale;

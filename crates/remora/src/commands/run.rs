@@ -1,13 +1,19 @@
 //! `remora run`: the pods of manifests on this machine, with their mesh.
 
 mod args;
+mod course;
 mod place;
+mod pods;
 mod prepare;
+mod screen;
 mod show;
 mod until;
+mod view;
 
 pub(crate) use args::{ABOUT, AFTER, Args};
+pub(crate) use course::Course;
 
+use crate::commands::check::measured;
 use crate::commands::instance::image_store;
 use crate::input::Input;
 use crate::{commands::inject, out};
@@ -24,6 +30,10 @@ use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use until::{Until, Verdict};
 
+/// So few pods are drawn without being asked for.
+const FEW: usize = 2;
+/// How often the picture on a terminal is drawn.
+const FRAME: Duration = Duration::from_millis(80);
 /// How long pods may take to stop after the second request.
 const AT_ONCE: u64 = 1;
 /// How long to wait for the end of everything beyond the pods' own grace periods.
@@ -53,7 +63,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         && !manifest
             .pods
             .iter()
-            .any(|p| show::is_meant_to_end(&p.pod, &p.owner))
+            .any(|p| pods::is_meant_to_end(&p.pod, &p.owner))
     {
         bail!("--until complete: no pod in these manifests comes to an end by itself");
     }
@@ -70,19 +80,42 @@ async fn live(args: &Args, manifest: Manifest) -> anyhow::Result<ExitCode> {
     let place = Place::take(args)?;
     let options = options(args, &place)?;
     let mut session = Session::start(manifest, options).await.map_err(explain)?;
-    for (wanted, at) in args.publish.iter().zip(&session.published) {
-        out::note(format_args!(
-            "{}:{} is published on http://{at}",
-            wanted.target, wanted.port
-        ));
-    }
     let mut show = Show::new(args);
+    for (wanted, at) in args.publish.iter().zip(&session.published) {
+        show.publish(&wanted.target, wanted.port, *at);
+    }
     let verdict = watch(args, &mut session, &mut show, &mut signals).await;
     stop(&mut session, &mut show, &mut signals).await;
     drop(session);
     place.remove()?;
+    show.close();
     show.summary();
+    tell(args, &show)?;
     Ok(verdict.exit_code())
+}
+
+/// What happened beside what was to be expected.
+fn tell(args: &Args, show: &Show) -> anyhow::Result<()> {
+    let courses: Vec<Course> = show.pods().iter().filter_map(Course::of).collect();
+    let width = courses.iter().map(|c| c.name.chars().count()).max().unwrap_or(0);
+    let mut text = String::new();
+    for course in &courses {
+        text.push_str(&measured::line(course, width));
+    }
+    let few = courses.len() <= FEW;
+    for course in &courses {
+        if args.timeline || few {
+            text.push_str(&measured::pictures(course));
+        }
+    }
+    out::styled(&text)?;
+    if let Some(path) = &args.report {
+        measured::page(&courses)?.release(Some(path))?;
+        out::note(format_args!("the report is in {}", path.display()));
+    } else if !few && !args.timeline {
+        out::note("--timeline draws all of them, --report FILE.html makes a page");
+    }
+    Ok(())
 }
 
 fn options(args: &Args, place: &Place) -> anyhow::Result<Options> {
@@ -147,8 +180,10 @@ impl Signals {
 async fn watch(args: &Args, session: &mut Session, show: &mut Show, signals: &mut Signals) -> Verdict {
     let deadline = tokio::time::sleep(args.until.deadline(args.timeout));
     tokio::pin!(deadline);
+    let mut frames = tokio::time::interval(FRAME);
     loop {
         tokio::select! {
+            _ = frames.tick(), if show.is_live() => show.draw(),
             notice = session.notices.recv() => {
                 let Some(notice) = notice else { return Verdict::Broken };
                 // Before the first status not all pods may be known.
@@ -166,14 +201,17 @@ async fn watch(args: &Args, session: &mut Session, show: &mut Show, signals: &mu
 
 /// Stops everything; a second signal makes it quick, a third ends it at once.
 async fn stop(session: &mut Session, show: &mut Show, signals: &mut Signals) {
-    out::note("stopping");
+    show.draw();
+    show.stop();
     // The receiver lives as long as the session.
     let _ = session.commands.send(Command::Stop(None)).await;
     let patience = tokio::time::sleep(PATIENCE);
     tokio::pin!(patience);
     let mut asked = 0;
+    let mut frames = tokio::time::interval(FRAME);
     loop {
         tokio::select! {
+            _ = frames.tick(), if show.is_live() => show.draw(),
             notice = session.notices.recv() => match notice {
                 Some(Notice::Over) | None => return,
                 Some(notice) => show.take(notice),

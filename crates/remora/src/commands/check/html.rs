@@ -4,6 +4,7 @@ mod sides;
 
 use super::lanes::outcome;
 use super::markup::Escaped;
+use super::measured;
 use super::page::{STYLE_OF_PAGES, STYLE_OF_PICTURES};
 use super::subject::{Play, Subject, usual};
 use super::svg::{self, PATTERNS, WIDTH};
@@ -12,6 +13,7 @@ use super::{Format, Totals};
 use crate::spool::Spool;
 use remora_startup::findings::{self, Finding, Fixed};
 use remora_startup::json;
+use remora_startup::timeline::Timeline;
 use serde_json::Value;
 use std::fmt::Write as _;
 
@@ -29,7 +31,16 @@ impl Format for Html {
     fn pod(&mut self, subject: &Subject<'_>) -> anyhow::Result<()> {
         let mut out = String::new();
         heading(&mut out, subject);
+        if let Some(course) = subject.measured {
+            measured::chart(&mut out, course);
+            picture(
+                &mut out,
+                &course.predicted,
+                "What the model predicts, if the proxy and init containers take as long as they did.",
+            );
+        }
         match &subject.assumed {
+            _ if subject.measured.is_some() => {}
             Some(play) => chart(&mut out, play, "under the stated assumptions"),
             None => chart(&mut out, &subject.usual(), USUAL),
         }
@@ -45,13 +56,20 @@ impl Format for Html {
     }
 
     fn close(self: Box<Self>, totals: &Totals) -> anyhow::Result<Spool> {
+        self.close_as("remora check", totals)
+    }
+}
+
+impl Html {
+    /// The whole page under a title.
+    pub(super) fn close_as(self, title: &str, totals: &Totals) -> anyhow::Result<Spool> {
         let mut page = Spool::new();
         page.push(&format!(
             "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
              <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\
-             <title>remora check</title>\n<style>{STYLE_OF_PAGES}{STYLE_OF_PICTURES}</style></head>\n\
+             <title>{title}</title>\n<style>{STYLE_OF_PAGES}{STYLE_OF_PICTURES}</style></head>\n\
              <body><svg class=\"remora\" width=\"0\" height=\"0\" style=\"position:absolute\" aria-hidden=\"true\">\
-             {PATTERNS}</svg><main>\n<h1>remora check</h1>\n<p>{}</p>\n",
+             {PATTERNS}</svg><main>\n<h1>{title}</h1>\n<p>{}</p>\n",
             totals.sentence()
         ))?;
         if totals.unchecked > 0 {
@@ -87,15 +105,19 @@ fn heading(out: &mut String, subject: &Subject<'_>) {
 }
 
 fn chart(out: &mut String, play: &Play, under: &str) {
-    let drawing = svg::draw(&play.timeline, true);
+    let words = format!("What happens {under}; {}.", Escaped(&outcome(play)));
+    picture(out, &play.timeline, &words);
+}
+
+/// A timeline with words under it.
+pub(super) fn picture(out: &mut String, timeline: &Timeline, words: &str) {
+    let drawing = svg::draw(timeline, true);
     let _ = writeln!(
         out,
         "<div class=\"chart\"><svg class=\"remora\" viewBox=\"0 0 {WIDTH} {:.0}\" role=\"group\" \
-         aria-label=\"who has network when\">{}</svg></div>\n<p class=\"dim\">What happens {under}; \
-         {}. Time is drawn shorter where nothing happens.</p>",
-        drawing.height,
-        drawing.body,
-        Escaped(&outcome(play))
+         aria-label=\"who has network when\">{}</svg></div>\n<p class=\"dim\">{words} \
+         Time is drawn shorter where nothing happens.</p>",
+        drawing.height, drawing.body,
     );
 }
 

@@ -1,5 +1,6 @@
 //! One checked pod, and where in the user's file things about it are written.
 
+use crate::commands::run::Course;
 use remora_pod::yaml::{Marks, RawDocument};
 use remora_pod::{Path, Segment, object};
 use remora_startup::findings::{self, Options, Report, Severity};
@@ -59,6 +60,8 @@ pub(super) struct Subject<'a> {
     pub(super) report: Report,
     /// What the user's assumptions lead to.
     pub(super) assumed: Option<Play>,
+    /// What happened when it ran.
+    pub(super) measured: Option<&'a Course>,
 }
 
 impl<'a> Subject<'a> {
@@ -72,6 +75,7 @@ impl<'a> Subject<'a> {
             options,
             report: findings::check(object, options),
             assumed: None,
+            measured: None,
         }
     }
 

@@ -9,7 +9,7 @@ use crate::commands::inject::counted;
 use crate::spool::Spool;
 use anstyle::{AnsiColor, Style};
 use remora_startup::findings::Severity;
-use remora_startup::mesh::Mode;
+use remora_startup::mesh::{Mode, Setup};
 use std::fmt::Write as _;
 
 const BOLD: Style = Style::new().bold();
@@ -92,7 +92,11 @@ impl Format for Text {
 
 /// Which mesh, in words.
 pub(super) fn mode(subject: &Subject<'_>) -> String {
-    let setup = &subject.report.analysis.setup;
+    mode_of(&subject.report.analysis.setup)
+}
+
+/// The same of a pod that was not checked.
+pub(super) fn mode_of(setup: &Setup) -> String {
     match setup.mode {
         Mode::None => setup
             .exempt

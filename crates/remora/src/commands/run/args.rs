@@ -109,6 +109,18 @@ pub(crate) struct Args {
     #[arg(long)]
     pub(crate) logs: bool,
 
+    /// Lines instead of a picture, on a terminal too
+    #[arg(long)]
+    pub(crate) plain: bool,
+
+    /// Draw the timelines of all pods in the end, measured beside predicted
+    #[arg(long)]
+    pub(crate) timeline: bool,
+
+    /// Write a page with measured and predicted timelines
+    #[arg(long, value_name = "FILE.html")]
+    pub(crate) report: Option<PathBuf>,
+
     /// When to stop: `ready`, `complete` (Jobs and pods that end), or a time such as 30s; else at Ctrl-C
     #[arg(long, value_name = "WHEN", default_value = "interrupted")]
     pub(crate) until: Until,

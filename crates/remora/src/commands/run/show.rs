@@ -1,17 +1,19 @@
-//! What a person sees of a run: a line for every change, and what containers write if it is asked for.
+//! What a person sees of a run. On a terminal the pods as they are now, below what there is to say; elsewhere a line
+//! for every change. What containers write comes besides, if it is asked for.
 
 use super::args::Args;
+use super::pods::{PodLine, words};
+use super::screen::Screen;
+use super::view;
 use crate::out;
 use anstyle::{AnsiColor, Style};
 use remora_engine::manifest::Owner;
 use remora_engine::world::{Notice, PodId, Stream};
-use remora_pod::object;
 use remora_startup::kubelet::{Millis, Phase, Status};
 use remora_startup::network::NetState;
 use remora_startup::sim::What;
-use remora_startup::view::{PodView, RestartPolicy};
 use serde_json::Value;
-use std::fmt::Write as _;
+use std::sync::Arc;
 use std::time::Instant;
 
 const COLOURS: [AnsiColor; 6] = [
@@ -22,97 +24,8 @@ const COLOURS: [AnsiColor; 6] = [
     AnsiColor::Magenta,
     AnsiColor::BrightCyan,
 ];
-
-/// A pod as it is shown.
-#[derive(Debug)]
-pub(crate) struct PodLine {
-    name: String,
-    view: PodView,
-    owner: Owner,
-    status: Option<Status>,
-    network: NetState,
-    shown: String,
-    ready_at: Option<Millis>,
-    gone: bool,
-    /// A Job made another pod in place of this one.
-    pub(crate) was_replaced: bool,
-}
-
-impl PodLine {
-    fn new(document: &Value, owner: Owner) -> Self {
-        Self {
-            name: format!("{}/{}", object::namespace(document), object::name(document)),
-            view: PodView::read(document),
-            owner,
-            status: None,
-            network: NetState::Direct,
-            shown: String::new(),
-            ready_at: None,
-            gone: false,
-            was_replaced: false,
-        }
-    }
-
-    pub(crate) fn phase(&self) -> Phase {
-        self.status.as_ref().map_or(Phase::Pending, |s| s.phase)
-    }
-
-    pub(crate) fn is_ready(&self) -> bool {
-        self.status.as_ref().is_some_and(|s| s.ready)
-    }
-
-    pub(crate) fn has_ended(&self) -> bool {
-        self.phase().is_terminal() || self.gone
-    }
-
-    pub(crate) fn is_gone(&self) -> bool {
-        self.gone
-    }
-
-    /// Whether it is a pod that comes to an end by itself.
-    pub(crate) fn is_meant_to_end(&self) -> bool {
-        ends(&self.view, &self.owner)
-    }
-
-    fn job(&self) -> Option<&str> {
-        match &self.owner {
-            Owner::Job(job) => Some(&job.name),
-            _ => None,
-        }
-    }
-
-    /// What is worth a line when it changes.
-    fn summary(&self) -> String {
-        let Some(status) = &self.status else {
-            return "Pending".to_owned();
-        };
-        if status.deleting {
-            return "Terminating".to_owned();
-        }
-        let counted = self.view.containers.iter().zip(&status.containers);
-        let counted = counted.filter(|(c, _)| c.kind != remora_startup::view::Kind::Init);
-        let (ready, total) = counted.fold((0, 0), |(r, t), (_, s)| (r + u32::from(s.ready), t + 1));
-        let restarts: u32 = status
-            .containers
-            .iter()
-            .map(remora_startup::kubelet::ContainerStatus::restarts)
-            .sum();
-        let mut text = format!("{ready}/{total} {}", status.kubectl(&self.view));
-        if restarts > 0 {
-            let _ = write!(text, ", {restarts} restarts");
-        }
-        text
-    }
-}
-
-fn ends(view: &PodView, owner: &Owner) -> bool {
-    matches!(owner, Owner::Job(_)) || view.restart_policy != RestartPolicy::Always
-}
-
-/// Whether a pod comes to an end by itself.
-pub(super) fn is_meant_to_end(document: &Value, owner: &Owner) -> bool {
-    ends(&PodView::read(document), owner)
-}
+const WARNING: Style = AnsiColor::Yellow.on_default().bold();
+const NOTE: Style = AnsiColor::Cyan.on_default().bold();
 
 /// Everything that is shown.
 #[derive(Debug)]
@@ -121,6 +34,11 @@ pub(crate) struct Show {
     logs: bool,
     began: Instant,
     width: usize,
+    screen: Option<Screen>,
+    /// Where published ports are.
+    published: Vec<String>,
+    stopping: bool,
+    said_ready: bool,
 }
 
 impl Show {
@@ -130,6 +48,10 @@ impl Show {
             logs: args.logs,
             began: Instant::now(),
             width: 0,
+            screen: (!args.plain).then(Screen::find).flatten(),
+            published: Vec::new(),
+            stopping: false,
+            said_ready: false,
         }
     }
 
@@ -137,29 +59,70 @@ impl Show {
         &self.pods
     }
 
+    /// Whether the picture has to be drawn from time to time.
+    pub(super) fn is_live(&self) -> bool {
+        self.screen.is_some()
+    }
+
+    pub(super) fn now(&self) -> Millis {
+        Millis::try_from(self.began.elapsed().as_millis()).unwrap_or(Millis::MAX)
+    }
+
+    /// A port that leads into the run.
+    pub(super) fn publish(&mut self, target: &str, port: u16, at: std::net::SocketAddr) {
+        let text = format!("{target}:{port} is published on http://{at}");
+        if self.screen.is_some() {
+            self.published.push(text);
+        } else {
+            out::note(text);
+        }
+    }
+
+    /// Draws the pods as they are now, where there is a terminal.
+    pub(super) fn draw(&mut self) {
+        let now = self.now();
+        if let Some(screen) = &mut self.screen {
+            let scene = view::Scene {
+                pods: &self.pods,
+                published: &self.published,
+                now,
+                stopping: self.stopping,
+            };
+            screen.draw(&view::frame(&scene, Screen::size()));
+        }
+    }
+
+    /// From now on everything is being stopped.
+    pub(super) fn stop(&mut self) {
+        self.stopping = true;
+        if self.screen.is_none() {
+            out::note("stopping");
+        }
+    }
+
     pub(super) fn take(&mut self, notice: Notice) {
         match notice {
-            Notice::Added(_, document, owner) => self.add(&document, owner),
+            Notice::Added(_, document, owner) => self.add(document, owner),
             Notice::Status(id, status) => self.status(id, *status),
-            Notice::Network(id, _, state) => self.network(id, state),
+            Notice::Network(id, at, state) => self.network(id, at, state),
             Notice::Line {
                 pod,
                 container,
                 stream,
                 text,
             } => self.line(pod, &container, stream, &text),
-            Notice::Trouble(_, text) => out::warning(text),
+            Notice::Trouble(_, text) => self.above(WARNING, "warning", &text),
             Notice::Gone(id) => {
                 if let Some(pod) = self.pods.get_mut(id) {
-                    pod.gone = true;
+                    pod.leave();
                 }
             }
-            Notice::Happened(id, _, What::Recorded(slot, reason)) => self.recorded(id, slot, reason),
-            Notice::Happened(..) | Notice::Over => {}
+            Notice::Happened(id, at, what) => self.happened(id, at, what),
+            Notice::Over => {}
         }
     }
 
-    fn add(&mut self, document: &Value, owner: Owner) {
+    fn add(&mut self, document: Arc<Value>, owner: Owner) {
         let pod = PodLine::new(document, owner);
         if let Some(job) = pod.job() {
             let failed = |p: &&mut PodLine| p.job() == Some(job) && p.phase() == Phase::Failed;
@@ -171,8 +134,17 @@ impl Show {
         self.pods.push(pod);
     }
 
+    fn happened(&mut self, id: PodId, at: Millis, what: What) {
+        if let What::Recorded(slot, reason) = what {
+            self.recorded(id, slot, reason);
+        }
+        if let Some(pod) = self.pods.get_mut(id) {
+            pod.happened(at, what);
+        }
+    }
+
     fn status(&mut self, id: PodId, status: Status) {
-        let now = Millis::try_from(self.began.elapsed().as_millis()).unwrap_or(Millis::MAX);
+        let now = self.now();
         let Some(pod) = self.pods.get_mut(id) else { return };
         if status.ready && pod.ready_at.is_none() {
             pod.ready_at = Some(now);
@@ -183,44 +155,49 @@ impl Show {
             pod.shown.clone_from(&text);
             self.say(id, &text);
         }
-        if self.pods.iter().all(|p| p.is_ready() || p.has_ended()) && self.pods[id].ready_at == Some(now) {
-            out::note(format_args!("everything is ready after {:.1} s", seconds(now)));
+        let ready = self.pods.iter().all(|p| p.is_ready() || p.has_ended());
+        if ready && !self.said_ready && !self.stopping {
+            self.said_ready = true;
+            let text = format!("everything is ready after {:.1} s", seconds(now));
+            self.above(NOTE, "note", &text);
         }
     }
 
-    fn network(&mut self, id: PodId, state: NetState) {
-        let words = match state {
-            NetState::Direct => "network: direct",
-            NetState::Broken => "network: captured, no proxy listens",
-            NetState::Proxied => "network: through the proxy",
-            NetState::Excluded(_) => "network: excluded",
-        };
+    fn network(&mut self, id: PodId, at: Millis, state: NetState) {
+        self.say(id, &format!("network: {}", words(&state)));
         if let Some(pod) = self.pods.get_mut(id) {
-            pod.network = state;
+            pod.network.push((at, state));
         }
-        self.say(id, words);
     }
 
-    fn recorded(&self, id: PodId, slot: Option<usize>, reason: &str) {
+    fn recorded(&mut self, id: PodId, slot: Option<usize>, reason: &str) {
         const QUIET: [&str; 3] = ["Started", "Killing", "Unhealthy"];
         if QUIET.contains(&reason) {
             return;
         }
         let container = slot.and_then(|s| self.pods.get(id)?.view.containers.get(s));
-        let name = container.map_or("", |c| c.name.as_str());
-        self.say(id, &format!("{reason} {name}"));
+        let text = format!("{reason} {}", container.map_or("", |c| c.name.as_str()));
+        let line = self.stamped(id, &text);
+        self.print(&line);
     }
 
-    fn say(&self, id: PodId, text: &str) {
+    /// A line for a change, where no picture shows it.
+    fn say(&mut self, id: PodId, text: &str) {
+        if self.screen.is_none() {
+            let line = self.stamped(id, text);
+            self.print(&line);
+        }
+    }
+
+    fn stamped(&self, id: PodId, text: &str) -> String {
         let style = style(id);
         let at = self.began.elapsed().as_secs_f64();
         let name = self.pods.get(id).map_or("", |p| p.name.as_str());
         let width = self.width;
-        // A closed terminal ends the run by its own signal.
-        let _ = out::styled(&format!("{at:7.2}s {style}{name:width$}{style:#}  {text}\n"));
+        format!("{at:7.2}s {style}{name:width$}{style:#}  {text}\n")
     }
 
-    fn line(&self, id: PodId, container: &str, stream: Stream, text: &str) {
+    fn line(&mut self, id: PodId, container: &str, stream: Stream, text: &str) {
         if !self.logs {
             return;
         }
@@ -230,7 +207,34 @@ impl Show {
             Stream::Out => "|",
             Stream::Err => "!",
         };
-        let _ = out::styled(&format!("{style}{name} {container} {mark}{style:#} {text}\n"));
+        let line = format!("{style}{name} {container} {mark}{style:#} {text}\n");
+        self.print(&line);
+    }
+
+    /// Something that is said once.
+    fn above(&mut self, style: Style, word: &str, text: &str) {
+        if self.screen.is_some() {
+            self.print(&format!("{style}{word}{style:#}: {text}\n"));
+        } else if word == "warning" {
+            out::warning(text);
+        } else {
+            out::note(text);
+        }
+    }
+
+    fn print(&mut self, line: &str) {
+        match &mut self.screen {
+            Some(screen) => screen.print(line),
+            // A closed terminal ends the run by its own signal.
+            None => drop(out::styled(line)),
+        }
+    }
+
+    /// Takes the picture away: what is to be said in the end says it all.
+    pub(super) fn close(&mut self) {
+        if let Some(mut screen) = self.screen.take() {
+            screen.draw(&[]);
+        }
     }
 
     /// What there is to say at the end.
@@ -242,10 +246,10 @@ impl Show {
     }
 }
 
-fn seconds(millis: Millis) -> f64 {
+pub(super) fn seconds(millis: Millis) -> f64 {
     std::time::Duration::from_millis(millis).as_secs_f64()
 }
 
-fn style(id: PodId) -> Style {
+pub(super) fn style(id: PodId) -> Style {
     COLOURS[id % COLOURS.len()].on_default()
 }

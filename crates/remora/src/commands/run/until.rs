@@ -1,6 +1,6 @@
 //! When a run is over, and whether it went well.
 
-use super::show::PodLine;
+use super::pods::PodLine;
 use remora_startup::kubelet::Phase;
 use std::process::ExitCode;
 use std::str::FromStr;
