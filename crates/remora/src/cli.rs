@@ -50,7 +50,7 @@ pub(crate) enum Command {
     Wait(wait::Args),
     /// Ask the sidecar beside us
     Request(request::Args),
-    /// Say what a proxy would do with a connection, and because of what
+    /// Say where a pod is stuck, or what a proxy would do with a connection, and because of what
     #[command(long_about = why::ABOUT)]
     Why(why::Args),
     /// Print what a cluster needs to run a mesh, for kubectl

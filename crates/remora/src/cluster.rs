@@ -6,8 +6,11 @@
 
 mod explain;
 mod kubeconfig;
+mod objects;
 mod proxy;
 mod runtime;
+
+pub(crate) use objects::Kind;
 
 use anyhow::{Context as _, bail};
 use k8s_openapi::api::core::v1::Node;
@@ -15,6 +18,8 @@ use kube::api::{Api, ListParams, ObjectList};
 use kube::config::ExecInteractiveMode;
 use runtime::Runtime;
 use secrecy::ExposeSecret as _;
+use serde::de::DeserializeOwned;
+use std::fmt::Debug;
 use std::io::IsTerminal as _;
 use std::path::Path;
 use std::time::Duration;
@@ -60,6 +65,28 @@ impl Cluster {
             runtime,
             name,
             plugin,
+        })
+    }
+
+    /// The same, and without any of these the cluster this runs in.
+    pub(crate) fn connect_or_own(kubeconfig: Option<&Path>, context: Option<&str>) -> anyhow::Result<Self> {
+        if is_chosen(kubeconfig, context) || kubeconfig::is_there() {
+            return Self::connect(kubeconfig, context);
+        }
+        let config = kube::Config::incluster().context(
+            "find a cluster: there is no ~/.kube/config, and this does not run in one; name it by --kubeconfig or \
+             KUBECONFIG",
+        )?;
+        let runtime = Runtime::new().context("start an event loop")?;
+        let name = format!("{} (the cluster this runs in)", config.cluster_url);
+        let client = runtime.within(CREDENTIALS, async { kube::Client::try_from(config) });
+        Ok(Self {
+            client: client
+                .context("get credentials in time")?
+                .context("prepare to talk to the API server")?,
+            runtime,
+            name,
+            plugin: None,
         })
     }
 
@@ -119,7 +146,10 @@ async fn prepared(
 }
 
 /// One page. A server that is busy is asked again; kube's own way of doing so could outlast every bound and hide why.
-async fn page(api: &Api<Node>, wanted: &ListParams) -> Result<ObjectList<Node>, kube::Error> {
+async fn page<K>(api: &Api<K>, wanted: &ListParams) -> Result<ObjectList<K>, kube::Error>
+where
+    K: Clone + DeserializeOwned + Debug,
+{
     for wait in BUSY {
         match api.list(wanted).await {
             Err(kube::Error::Api(status)) if matches!(status.code, 429 | 503 | 504) => {

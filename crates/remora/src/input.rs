@@ -23,6 +23,8 @@ enum Opened {
     Path(PathBuf),
     /// Standard input, kept.
     Kept(File),
+    /// Not from a file.
+    Text(String),
 }
 
 /// All files of the input, in order.
@@ -125,21 +127,34 @@ fn is_manifest(path: &Path) -> bool {
 }
 
 impl Source {
+    /// Documents that are in no file, under a name for messages.
+    pub(crate) fn of_text(name: String, text: String) -> Self {
+        Self {
+            name,
+            opened: Opened::Text(text),
+        }
+    }
+
     fn bytes(&self) -> u64 {
         let metadata = match &self.opened {
             Opened::Path(path) => std::fs::metadata(path),
             Opened::Kept(file) => file.metadata(),
+            Opened::Text(text) => return text.len() as u64,
         };
         metadata.map_or(0, |m| m.len())
     }
 
-    fn open(&self) -> anyhow::Result<File> {
+    fn open(&self) -> anyhow::Result<Box<dyn Read + '_>> {
         match &self.opened {
-            Opened::Path(path) => File::open(path).map_err(|e| opening(&self.name, &e)),
+            Opened::Path(path) => {
+                let file = File::open(path).map_err(|e| opening(&self.name, &e))?;
+                Ok(Box::new(file))
+            }
+            Opened::Text(text) => Ok(Box::new(text.as_bytes())),
             Opened::Kept(file) => {
                 let mut file = file.try_clone().context("read standard input again")?;
                 file.rewind().context("read standard input again")?;
-                Ok(file)
+                Ok(Box::new(file))
             }
         }
     }

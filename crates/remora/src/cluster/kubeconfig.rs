@@ -52,6 +52,11 @@ pub(super) fn is_in_environment() -> bool {
     !settings::paths(VARIABLE).is_empty()
 }
 
+/// Whether there is a file where everybody looks.
+pub(super) fn is_there() -> bool {
+    Files::chosen(None).is_ok_and(|files| files.0.iter().any(|path| path.exists()))
+}
+
 /// Reads the files and finds the context.
 pub(super) fn read(given: Option<&Path>, context: Option<&str>) -> anyhow::Result<Access> {
     let files = Files::chosen(given)?;

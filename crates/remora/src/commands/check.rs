@@ -11,6 +11,7 @@ mod fix;
 mod html;
 mod json;
 mod lanes;
+mod live;
 mod markup;
 pub(crate) mod measured;
 mod page;
@@ -20,9 +21,12 @@ mod snippet;
 mod subject;
 mod svg;
 mod text;
+mod told;
 mod words;
 
 pub(crate) use args::{ABOUT, AFTER, Args};
+pub(crate) use told::{Told, told};
+pub(crate) use words::tame;
 
 use crate::commands::inject::{self, chain, counted};
 use crate::input::{Input, Source};
@@ -63,13 +67,20 @@ fn checked(args: &Args) -> anyhow::Result<ExitCode> {
         out::styled(&explain::page(code)?)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let options = options(args)?;
+    args.consistent()?;
+    let mut options = options(args)?;
     let assumptions = args.assume.as_deref().map(Assumptions::read).transpose()?;
     let settings = args
         .inject
         .then(|| inject::settings(&args.injection()))
         .transpose()?;
-    let input = Input::find(&args.filename, args.recursive)?;
+    let input = if args.is_live() {
+        let found = live::find(args)?;
+        options.kubelet = options.kubelet.or(found.kubelet);
+        found.input
+    } else {
+        Input::find(&args.filename, args.recursive)?
+    };
     let injection = settings.map(|settings| Injection {
         inventory: inject::survey(&input, args.namespace.as_deref()),
         settings,

@@ -1,22 +1,33 @@
 //! `remora why SRC DST:PORT`: what a proxy would do with a connection, and because of what. Nothing is sent to anybody
-//! but the proxy that is asked.
+//! but the proxy that is asked. `remora why POD`: where a pod of a cluster is stuck.
 //!
-//! Exit codes: 0 bytes would flow, 1 they would not, 2 nobody could say.
+//! Exit codes: 0 bytes would flow, or the pod is well; 1 they would not, or it is not; 2 nobody could say.
+
+mod pod;
+mod stuck;
 
 use crate::out;
 use anyhow::{Context as _, bail};
 use remora_agent::client::{self, Url};
 use std::fmt::Write as _;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 /// What the help says at length.
 pub(crate) const ABOUT: &str = "\
-Asks a running proxy what it would do with a connection: which service and workload it means, who could be chosen and
-who is, how it would be carried, and which policy would let it in or not. Nothing is sent to anybody but the proxy.
+Two questions:
 
-The answer is that of the proxy which is asked, over what it knows now. Ask the one of SRC: run this in its pod, or
-forward its port 15000 and name it by --admin. Exit code: 0 bytes would flow, 1 they would not, 2 nobody could say.";
+remora why POD  asks a cluster where a pod is stuck: which container it waits for, what that one does, what the cluster \
+and the sidecar said about it, and what `remora check` finds there. POD may be NAME, NAMESPACE/NAME, or the name of the \
+workload.
+
+remora why SRC DST:PORT  asks a running proxy what it would do with a connection: which service and workload it means, \
+who could be chosen and who is, how it would be carried, and which policy would let it in or not. Nothing is sent to \
+anybody but the proxy. The answer is that of the proxy which is asked, over what it knows now. Ask the one of SRC: run \
+this in its pod, or forward its port 15000 and name it by --admin.
+
+Exit code: 0 the pod is well, or bytes would flow; 1 not; 2 nobody could say.";
 
 const PATIENCE: Duration = Duration::from_secs(10);
 const REFUSED: u8 = 1;
@@ -25,13 +36,22 @@ const FAILED: u8 = 2;
 /// What to ask, and whom.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Who opens the connection: an address, or a workload as NAMESPACE/NAME
-    #[arg(value_name = "SRC")]
+    /// A pod that does not start or stop; or who opens a connection: an address, or a workload as NAMESPACE/NAME
+    #[arg(value_name = "POD|SRC")]
     source: String,
-    /// Where it goes: ADDRESS:PORT or NAME:PORT, as the application would dial it
-    #[arg(value_name = "DST:PORT")]
-    destination: String,
-    /// The admin port of the proxy to ask
+    /// Where the connection goes: ADDRESS:PORT or NAME:PORT, as the application would dial it
+    #[arg(value_name = "DST:PORT", conflicts_with_all = ["namespace", "kubeconfig", "context"])]
+    destination: Option<String>,
+    /// Namespace of the pod [default: the context's]
+    #[arg(long, short, value_name = "NAME")]
+    namespace: Option<String>,
+    /// Kubeconfig of the pod's cluster [default: KUBECONFIG, ~/.kube/config, or the cluster this runs in]
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
+    /// Context of that kubeconfig
+    #[arg(long, value_name = "NAME")]
+    context: Option<String>,
+    /// The admin port of the proxy to ask about a connection
     #[arg(long, value_name = "URL", default_value = "http://localhost:15000")]
     admin: String,
     /// As JSON, for programs
@@ -56,11 +76,20 @@ pub(crate) fn run(args: &Args) -> ExitCode {
 }
 
 fn ask(args: &Args) -> anyhow::Result<bool> {
-    let mut path = format!(
-        "/why?src={}&dst={}",
-        quoted(&args.source),
-        quoted(&args.destination)
-    );
+    match &args.destination {
+        Some(destination) => ask_proxy(args, destination),
+        None => pod::ask(&pod::Question {
+            pod: &args.source,
+            namespace: args.namespace.as_deref(),
+            kubeconfig: args.kubeconfig.as_deref(),
+            context: args.context.as_deref(),
+            json: args.json,
+        }),
+    }
+}
+
+fn ask_proxy(args: &Args, destination: &str) -> anyhow::Result<bool> {
+    let mut path = format!("/why?src={}&dst={}", quoted(&args.source), quoted(destination));
     if args.json {
         path.push_str("&format=json");
     }

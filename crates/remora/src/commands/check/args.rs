@@ -1,6 +1,7 @@
 //! The flags of `remora check`.
 
 use crate::commands::inject::{self, InjectorChoice, NativeChoice, OrderChoice};
+use anyhow::bail;
 use clap::ValueEnum;
 use remora_startup::findings::Severity;
 use remora_startup::mesh::Mode;
@@ -12,7 +13,8 @@ Says, before a pod runs, who has network when, what will fail, and the fix.
 
 Reads Kubernetes manifests, raw or injected, plays how a kubelet would start and stop each pod under its mesh, \
 draws that as a timeline and lists what is wrong with it: cause, what you would see in kubectl, and fixes ranked \
-with what each costs. It works offline and changes nothing.
+with what each costs. It changes nothing, and with -f it works offline. With --namespace or --all-namespaces it \
+checks what runs in a cluster: of pods that are made alike one, and templates of which no pod runs.
 
 Exit code: 0 nothing found (at or above --fail-on), 1 findings, 2 could not check.";
 
@@ -36,7 +38,7 @@ Times: 500ms, 5s, 2m.
 Examples:
   remora check -f app.yaml --inject                 what our injection does to it
   remora check -f app.yaml --inject --order istio --native off
-  kubectl get deploy -o yaml | remora check -f -    what runs now
+  remora check --namespace shop                     what runs there now
   remora check -f app.yaml --mode cni --fix=diff    what to change for a mesh with CNI
   remora check -R -f deploy/ --format sarif -o out.sarif";
 
@@ -130,8 +132,30 @@ impl FailOn {
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// File, directory or - (standard input) with manifests; may be repeated
-    #[arg(short, long, value_name = "FILE|DIR|-", required_unless_present = "explain")]
+    #[arg(
+        short,
+        long,
+        value_name = "FILE|DIR|-",
+        required_unless_present_any = ["explain", "namespace", "all_namespaces"]
+    )]
     pub(crate) filename: Vec<String>,
+
+    /// Check what runs in this namespace of a cluster; with -f, namespace of objects that name none
+    #[arg(short, long, value_name = "NAME")]
+    pub(crate) namespace: Option<String>,
+
+    /// Check what runs in a cluster
+    #[arg(short = 'A', long, conflicts_with_all = ["filename", "namespace"])]
+    pub(crate) all_namespaces: bool,
+
+    /// Kubeconfig of the cluster; with --inject, of the one whose nodes decide about `--native auto`
+    /// [default: KUBECONFIG, ~/.kube/config, or the cluster this runs in]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) kubeconfig: Option<PathBuf>,
+
+    /// Context of that kubeconfig
+    #[arg(long, value_name = "NAME")]
+    pub(crate) context: Option<String>,
 
     /// Look for manifests in subdirectories too
     #[arg(short = 'R', long)]
@@ -200,26 +224,6 @@ pub(crate) struct Args {
     )]
     pub(crate) native: NativeChoice,
 
-    /// Kubeconfig of the cluster whose nodes decide about `--native auto` [default: KUBECONFIG, if set]
-    #[arg(
-        long,
-        value_name = "FILE",
-        requires = "inject",
-        conflicts_with = "kubelet",
-        help_heading = "Injection"
-    )]
-    pub(crate) kubeconfig: Option<PathBuf>,
-
-    /// Context of that kubeconfig; without one, of ~/.kube/config
-    #[arg(
-        long,
-        value_name = "NAME",
-        requires = "inject",
-        conflicts_with = "kubelet",
-        help_heading = "Injection"
-    )]
-    pub(crate) context: Option<String>,
-
     /// Order of injected containers
     #[arg(
         long,
@@ -257,19 +261,32 @@ pub(crate) struct Args {
         help_heading = "Injection"
     )]
     pub(crate) inject_config_file: Option<PathBuf>,
-
-    /// Namespace of objects that name none
-    #[arg(
-        short,
-        long,
-        value_name = "NAME",
-        requires = "inject",
-        help_heading = "Injection"
-    )]
-    pub(crate) namespace: Option<String>,
 }
 
 impl Args {
+    /// Whether a cluster is asked rather than files read.
+    pub(super) fn is_live(&self) -> bool {
+        self.filename.is_empty()
+    }
+
+    /// What the flags say together.
+    pub(super) fn consistent(&self) -> anyhow::Result<()> {
+        let cluster = self.kubeconfig.is_some() || self.context.is_some();
+        if self.is_live() {
+            return Ok(());
+        }
+        if cluster && !self.inject {
+            bail!("with -f a cluster is asked for --inject only: leave -f away to check what runs in it");
+        }
+        if cluster && self.kubelet.is_some() {
+            bail!("--kubelet says what the cluster would be asked for: give one of them");
+        }
+        if self.namespace.is_some() && !self.inject {
+            bail!("with -f a namespace matters for --inject only: leave -f away to check what runs in it");
+        }
+        Ok(())
+    }
+
     /// The same wishes, as `remora inject` takes them.
     pub(super) fn injection(&self) -> inject::Args {
         inject::Args {

@@ -47,7 +47,7 @@ fn glued(text: &str) -> Vec<String> {
 }
 
 /// Text of a document, without anything a terminal would obey.
-pub(super) fn tame(text: &str) -> String {
+pub(crate) fn tame(text: &str) -> String {
     let harmless = |c: char| {
         !c.is_control()
             && !matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
