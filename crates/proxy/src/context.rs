@@ -224,6 +224,11 @@ impl Context {
         &self.metrics
     }
 
+    /// Where lines about connections go.
+    pub fn access_log(&self) -> Option<&Log> {
+        self.access_log.as_ref()
+    }
+
     /// Tunnels that are open to other proxies.
     pub fn tunnels(&self) -> usize {
         self.pool.len()

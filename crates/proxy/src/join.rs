@@ -10,10 +10,12 @@ use remora_mtls::{
     Roots, RootsError, SpiffeId, TrustDomains,
 };
 use remora_xds::client::{ClientError, ControlPlane, Event};
-use remora_xds::delta::{Client, Interest};
+use remora_xds::delta::{Client, Interest, Received};
 use remora_xds::proto::discovery::Node;
 use remora_xds::types::{ADDRESS, AUTHORIZATION};
 use std::convert::Infallible;
+use std::io;
+use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 use tokio::sync::mpsc;
 
@@ -24,8 +26,17 @@ const LONGEST_WAIT: Duration = Duration::from_secs(15);
 /// No certificate this time.
 #[derive(Debug, thiserror::Error)]
 pub enum CertifyError {
-    /// No key.
-    #[error("make a key")]
+    /// A file that should hold a part of it cannot be read.
+    #[error("read {}", path.display())]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// No key, or none that can be read.
+    #[error("make or read the key")]
     Key(#[from] KeyError),
     /// The control plane did not give one.
     #[error("ask for a certificate")]
@@ -150,14 +161,28 @@ impl Membership {
 
     /// Keeps the mesh up to date for ever.
     pub async fn follow(&self, mesh: &Mesh, notice: &mut impl FnMut(Notice)) -> Infallible {
+        self.follow_from(self.wishes(), |received| mesh.apply(received), notice)
+            .await
+    }
+
+    /// What is asked of discovery; whoever knows something already may say so.
+    pub fn wishes(&self) -> Client {
         let mut state = Client::new(self.node.clone());
         state.want(ADDRESS, Interest::Everything);
         state.want(AUTHORIZATION, Interest::Everything);
+        state
+    }
+
+    /// Follows discovery for ever from some state on. `apply` is given what came, and answers with what it refuses.
+    pub async fn follow_from(
+        &self,
+        state: Client,
+        apply: impl FnMut(&Received) -> Vec<(String, String)>,
+        notice: &mut impl FnMut(Notice),
+    ) -> Infallible {
         // Nothing is asked for by name: everything is wanted.
         let (_nobody, demands) = mpsc::channel(1);
         let tell = |event| notice(Notice::Discovery(event));
-        self.control_plane
-            .follow(state, |received| mesh.apply(received), demands, tell)
-            .await
+        self.control_plane.follow(state, apply, demands, tell).await
     }
 }

@@ -18,5 +18,8 @@ pub const LISTENER: &str = "type.googleapis.com/envoy.config.listener.v3.Listene
 /// Names and their addresses, for the agent's DNS.
 pub const NAME_TABLE: &str = "type.googleapis.com/istio.networking.nds.v1.NameTable";
 
+/// Configuration of the agent itself.
+pub const PROXY_CONFIG: &str = "type.googleapis.com/istio.mesh.v1alpha1.ProxyConfig";
+
 /// How a workload that is no pod feels.
 pub const HEALTH: &str = "type.googleapis.com/istio.v1.HealthInformation";

@@ -47,6 +47,16 @@ impl std::str::FromStr for Level {
     }
 }
 
+/// How a line is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Format {
+    /// An object of JSON.
+    #[default]
+    Json,
+    /// The time, and words with values.
+    Text,
+}
+
 #[derive(Debug, Default)]
 struct Counts {
     level: AtomicU8,
@@ -61,18 +71,32 @@ struct Counts {
 pub struct Log {
     queue: SyncSender<String>,
     counts: Arc<Counts>,
+    format: Format,
 }
 
 impl Log {
-    /// Writes to `out` on a thread of its own, until the last copy of the log is gone.
+    /// Writes JSON to `out` on a thread of its own, until the last copy of the log is gone.
     pub fn new(out: impl Write + Send + 'static, level: Level) -> std::io::Result<Self> {
+        Self::with_format(out, level, Format::Json)
+    }
+
+    /// The same, written in another way.
+    pub fn with_format(
+        out: impl Write + Send + 'static,
+        level: Level,
+        format: Format,
+    ) -> std::io::Result<Self> {
         let (queue, lines) = sync_channel(WAITING);
         let counts = Arc::new(Counts::default());
         let shared = Arc::clone(&counts);
         std::thread::Builder::new()
             .name("access-log".to_owned())
-            .spawn(move || write(out, &lines, &shared))?;
-        let log = Self { queue, counts };
+            .spawn(move || write(out, &lines, &shared, format))?;
+        let log = Self {
+            queue,
+            counts,
+            format,
+        };
         log.set_level(level);
         Ok(log)
     }
@@ -87,11 +111,18 @@ impl Log {
         if self.level() < needed {
             return;
         }
-        let counter = match self.queue.try_send(record.json()) {
+        let counter = match self.queue.try_send(self.line(record)) {
             Ok(()) => &self.counts.queued,
             Err(_) => &self.counts.dropped,
         };
         counter.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn line(&self, record: &Record) -> String {
+        match self.format {
+            Format::Json => record.json(),
+            Format::Text => format!("{} {record}\n", timestamp(record.began + record.duration)),
+        }
     }
 
     /// Which lines are written.
@@ -123,7 +154,7 @@ impl Log {
     }
 }
 
-fn write(mut out: impl Write, lines: &Receiver<String>, counts: &Counts) {
+fn write(mut out: impl Write, lines: &Receiver<String>, counts: &Counts, format: Format) {
     let mut told = 0;
     while let Ok(line) = lines.recv() {
         // Whoever reads may be gone for good: the queue must not fill up for nobody.
@@ -133,16 +164,24 @@ fn write(mut out: impl Write, lines: &Receiver<String>, counts: &Counts) {
         counts.progress.notify_all();
         let dropped = counts.dropped.load(Ordering::Relaxed);
         if dropped > told {
-            let line = serde_json::json!({
-                "time": timestamp(SystemTime::now()),
-                "level": "warn",
-                "scope": "access",
-                "message": "lines were dropped, because they were read too slowly",
-                "count": dropped - told,
-            });
             // In one piece, as all of them.
-            let _ = out.write_all(format!("{line}\n").as_bytes());
+            let _ = out.write_all(lost(dropped - told, format).as_bytes());
             told = dropped;
         }
+    }
+}
+
+/// Says that lines are missing.
+fn lost(count: u64, format: Format) -> String {
+    const WHAT: &str = "lines were dropped, because they were read too slowly";
+    let now = timestamp(SystemTime::now());
+    match format {
+        Format::Json => {
+            let line = serde_json::json!({
+                "time": now, "level": "warn", "scope": "access", "message": WHAT, "count": count,
+            });
+            format!("{line}\n")
+        }
+        Format::Text => format!("{now} {WHAT}: {count}\n"),
     }
 }

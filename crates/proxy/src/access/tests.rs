@@ -1,5 +1,5 @@
 use super::json::timestamp;
-use super::log::{Level, Log};
+use super::log::{Format, Level, Log};
 use super::{Direction, Party, Reason, Record};
 use std::io::{self, Write};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -175,4 +175,19 @@ fn levels_say_which_lines_are_written() {
         .map(|line| String::from_utf8_lossy(&line).contains("\"level\":\"error\""))
         .collect();
     assert_eq!(levels, [true, false]);
+}
+
+#[test]
+fn text_has_the_time_and_the_same_words() {
+    let (sender, lines) = channel();
+    let log = Log::with_format(Out(sender), Level::Info, Format::Text).unwrap();
+    let mut record = record();
+    record.error = Some("broke\noff".to_owned());
+    log.record(&record);
+    assert!(log.flush(PATIENCE));
+    let line = String::from_utf8(lines.recv().unwrap()).unwrap();
+    let (time, rest) = line.split_once(' ').unwrap();
+    assert_eq!(time, timestamp(record.began + record.duration));
+    assert_eq!(rest, format!("{record}\n"));
+    assert_eq!(line.matches('\n').count(), 1, "{line}");
 }

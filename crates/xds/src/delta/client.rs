@@ -51,6 +51,15 @@ pub struct Received {
     versions: Vec<(String, Held)>,
 }
 
+impl Received {
+    /// The versions under which resources came, by name.
+    pub fn versions(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.versions
+            .iter()
+            .map(|(name, held)| (name.as_str(), held.version.as_str()))
+    }
+}
+
 /// What is remembered of a resource.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Held {
@@ -107,6 +116,18 @@ impl Client {
             synced: false,
         };
         self.types.entry(type_url.to_owned()).or_insert(fresh);
+    }
+
+    /// Holds a resource already, from before the first stream: the server sends it again only if it is another one now,
+    /// and says if it is gone.
+    pub fn hold(&mut self, type_url: &str, name: &str, version: &str) {
+        let held = Held {
+            version: version.to_owned(),
+            aliases: Vec::new(),
+        };
+        if let Some(kind) = self.types.get_mut(type_url) {
+            kind.held.insert(name.to_owned(), held);
+        }
     }
 
     /// A stream is open: what to say first.
