@@ -7,45 +7,27 @@ use crate::log::{Log, chain};
 use crate::look::{self, Look};
 use crate::output;
 use crate::settings::CertificateFiles;
-use remora_mtls::{
-    CertificateError, Chain, ConfigError, Credentials, CredentialsError, Identity, InstallError, KeyError,
-    PrivateKey, Roots, RootsError, SpiffeId, TrustDomains,
-};
-use remora_proxy::join::{Membership, Notice};
-use std::io;
-use std::path::{Path, PathBuf};
+use remora_mtls::{Chain, Credentials, Identity, PrivateKey, Roots, SpiffeId, TrustDomains};
+use remora_proxy::join::{CertifyError, Membership, Notice};
+use std::path::Path;
 use std::time::{Duration, SystemTime};
+use tokio::sync::Notify;
 
 /// How often files are looked at.
 const LOOK: Duration = Duration::from_millis(500);
-
-/// Files that hold no certificate that works.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum FilesError {
-    #[error("read {}", path.display())]
-    Read {
-        path: PathBuf,
-        #[source]
-        source: io::Error,
-    },
-    #[error("read the certificate")]
-    Certificate(#[from] CertificateError),
-    #[error("read the key")]
-    Key(#[from] KeyError),
-    #[error("read the roots")]
-    Roots(#[from] RootsError),
-    #[error("check the certificate")]
-    Credentials(#[from] CredentialsError),
-    #[error("prepare the certificate")]
-    Config(#[from] ConfigError),
-    #[error("install the certificate")]
-    Install(#[from] InstallError),
-}
+/// An authority that says nothing for so long is away.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Certificates from an authority or from files.
 pub(crate) enum Certificates {
-    Authority(Box<Membership>),
+    Authority(Box<Authority>),
     Files(Box<Files>),
+}
+
+/// An authority, and the last certificate it gave, where that is written.
+pub(crate) struct Authority {
+    pub(crate) membership: Membership,
+    pub(crate) kept: Option<Files>,
 }
 
 /// A set of files that somebody else keeps fresh.
@@ -60,7 +42,7 @@ impl Certificates {
     /// Tries until there is one.
     pub(crate) async fn identity(&self, notice: &mut impl FnMut(Notice)) -> Identity {
         match self {
-            Self::Authority(membership) => membership.identity(notice).await,
+            Self::Authority(authority) => authority.identity(notice).await,
             Self::Files(files) => files.identity(notice).await,
         }
     }
@@ -68,11 +50,36 @@ impl Certificates {
     /// Keeps it fresh for ever.
     pub(crate) async fn stay(&self, identity: &Identity, jitter: f64, notice: &mut impl FnMut(Notice)) {
         match self {
-            Self::Authority(membership) => {
-                membership.stay_certified(identity, jitter, notice).await;
+            Self::Authority(authority) => {
+                authority
+                    .membership
+                    .stay_certified(identity, jitter, notice)
+                    .await;
             }
             Self::Files(files) => files.stay(identity, notice).await,
         }
+    }
+}
+
+impl Authority {
+    /// Asks until it gives one, or until it is known to be away and there is one from before.
+    async fn identity(&self, notice: &mut impl FnMut(Notice)) -> Identity {
+        let Some(kept) = &self.kept else {
+            return self.membership.identity(notice).await;
+        };
+        let away = Notify::new();
+        let mut hear = |heard: Notice| {
+            if matches!(heard, Notice::NotCertified(_)) {
+                away.notify_one();
+            }
+            notice(heard);
+        };
+        let (identity, until) = tokio::select! {
+            identity = self.membership.identity(&mut hear) => return identity,
+            made = kept.last_good(&away) => made,
+        };
+        notice(Notice::Certified(until));
+        identity
     }
 }
 
@@ -80,7 +87,7 @@ impl Files {
     async fn identity(&self, notice: &mut impl FnMut(Notice)) -> Identity {
         let mut said = String::new();
         loop {
-            let made = self.read().and_then(|credentials| {
+            let made = self.read(None).and_then(|credentials| {
                 let until = credentials.chain().not_after();
                 let domains = self.domains_of(credentials.id());
                 Ok((Identity::new(domains, credentials)?, until))
@@ -90,9 +97,37 @@ impl Files {
                     notice(Notice::Certified(until));
                     return identity;
                 }
-                Err(error) => self.say(&mut said, &error),
+                Err(error) => say(&mut said, error, notice),
             }
             tokio::time::sleep(LOOK).await;
+        }
+    }
+
+    /// The certificate of before, once the authority is away; never if there is none that still works.
+    async fn last_good(&self, away: &Notify) -> (Identity, SystemTime) {
+        tokio::select! {
+            () = away.notified() => {}
+            () = tokio::time::sleep(PATIENCE) => {}
+        }
+        let made = self.read(Some(&self.expected)).and_then(|credentials| {
+            let until = credentials.chain().not_after();
+            Ok((Identity::new(self.domains.clone(), credentials)?, until))
+        });
+        let at = self.paths.chain.display();
+        match made {
+            Ok(made) => {
+                self.log.warning(format_args!(
+                    "the authority is away: starts with the certificate in {at}"
+                ));
+                made
+            }
+            Err(error) => {
+                self.log.warning(format_args!(
+                    "the authority is away, and there is no certificate from before: {}",
+                    chain(&error)
+                ));
+                std::future::pending().await
+            }
         }
     }
 
@@ -122,21 +157,22 @@ impl Files {
                     notice(Notice::Certified(until));
                 }
                 // Half of an exchange, most likely. What is in force stays.
-                Err(error) => self.say(&mut said, &error),
+                Err(error) => say(&mut said, error, notice),
             }
         }
     }
 
-    fn renew(&self, identity: &Identity) -> Result<SystemTime, FilesError> {
-        let credentials = self.read()?;
+    fn renew(&self, identity: &Identity) -> Result<SystemTime, CertifyError> {
+        let credentials = self.read(None)?;
         let until = credentials.chain().not_after();
         identity.install(credentials, SystemTime::now())?;
         Ok(until)
     }
 
-    fn read(&self) -> Result<Credentials, FilesError> {
+    /// Checked for whom is expected, or for whom it names itself.
+    fn read(&self, expected: Option<&SpiffeId>) -> Result<Credentials, CertifyError> {
         let read = |path: &Path| {
-            std::fs::read_to_string(path).map_err(|source| FilesError::Read {
+            std::fs::read_to_string(path).map_err(|source| CertifyError::File {
                 path: path.to_owned(),
                 source,
             })
@@ -144,7 +180,7 @@ impl Files {
         let key = PrivateKey::from_pem(&read(&self.paths.key)?)?;
         let certificates = Chain::from_pem(&read(&self.paths.chain)?)?;
         let roots = Roots::from_pem(&read(&self.paths.roots)?)?;
-        let id = certificates.id().clone();
+        let id = expected.unwrap_or_else(|| certificates.id()).clone();
         Ok(Credentials::new(
             &key,
             certificates,
@@ -162,14 +198,14 @@ impl Files {
             look::at(&self.paths.roots),
         ]
     }
+}
 
-    /// The same trouble is worth one line.
-    fn say(&self, said: &mut String, error: &FilesError) {
-        let text = chain(error);
-        if text != *said {
-            self.log.warning(format_args!("certificates in files: {text}"));
-            *said = text;
-        }
+/// The same trouble is worth one notice.
+fn say(said: &mut String, error: CertifyError, notice: &mut impl FnMut(Notice)) {
+    let text = chain(&error);
+    if text != *said {
+        notice(Notice::NotCertified(error));
+        *said = text;
     }
 }
 

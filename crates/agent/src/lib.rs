@@ -6,6 +6,7 @@
 //! Promises: readiness is answered from the start, with the stage that is missing; the exit code says what happened,
 //! 0 only after a stop that was asked for; every wait has an end.
 
+mod access;
 mod application;
 pub mod bootstrap;
 mod certificates;
@@ -27,6 +28,7 @@ pub mod scrape;
 pub mod sds;
 pub mod settings;
 pub mod sidecar;
+pub mod snapshot;
 mod sockets;
 mod status;
 pub mod stop;
@@ -34,5 +36,6 @@ pub mod wait;
 pub mod xds_proxy;
 
 pub use log::{Level, Log};
+pub use remora_net::process::keep_stops;
 pub use settings::{Inputs, Settings, SettingsError};
 pub use sidecar::{RunError, run};

@@ -11,8 +11,6 @@ pub enum Level {
     Note,
     /// Somebody should look.
     Warning,
-    /// A connection that is over.
-    Access,
 }
 
 type Say = dyn Fn(Level, &str) + Send + Sync;
@@ -33,10 +31,6 @@ impl Log {
 
     pub(crate) fn warning(&self, text: impl fmt::Display) {
         (self.0)(Level::Warning, &text.to_string());
-    }
-
-    pub(crate) fn access(&self, text: impl fmt::Display) {
-        (self.0)(Level::Access, &text.to_string());
     }
 }
 

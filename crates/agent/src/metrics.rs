@@ -13,11 +13,17 @@ pub(crate) struct AgentMetrics {
     pub(crate) certificates: Counter,
     pub(crate) failed_certificates: Counter,
     pub(crate) discovery_failures: Counter,
+    pub(crate) failed_snapshots: Counter,
+    /// When the control plane stood by the configuration last, in seconds since 1970; 0 where nobody keeps account,
+    /// [`LIVE`] while it does.
+    confirmed: AtomicU64,
     /// Microseconds from the start to readiness; 0 before.
     startup: AtomicU64,
     /// Seconds since 1970; 0 without a certificate.
     expiry: AtomicU64,
 }
+
+const LIVE: u64 = u64::MAX;
 
 /// Only goes up.
 #[derive(Debug, Default)]
@@ -44,6 +50,12 @@ impl AgentMetrics {
     pub(crate) fn certified_until(&self, until: SystemTime) {
         self.certificates.count();
         self.expiry.store(seconds(until), Ordering::Relaxed);
+    }
+
+    /// The control plane stands by the configuration; or did so last at that time.
+    pub(crate) fn configuration_is(&self, last: Option<SystemTime>) {
+        let value = last.map_or(LIVE, |time| seconds(time).max(1));
+        self.confirmed.store(value, Ordering::Relaxed);
     }
 
     /// All of them in the text format.
@@ -81,6 +93,7 @@ impl AgentMetrics {
                 &self.failed_certificates,
             ),
             ("istiod_connection_failures", "", &self.discovery_failures),
+            ("config_snapshot_failures_total", "", &self.failed_snapshots),
         ] {
             write(name, "counter", labels, counter.get().to_string());
         }
@@ -90,6 +103,11 @@ impl AgentMetrics {
             write("startup_duration_seconds", "gauge", "", value.to_string());
         }
         let now = seconds(now);
+        let confirmed = self.confirmed.load(Ordering::Relaxed);
+        if confirmed > 0 {
+            let age = now.saturating_sub(confirmed);
+            write("config_age_seconds", "gauge", "", age.to_string());
+        }
         let expiry = self.expiry.load(Ordering::Relaxed);
         if expiry > 0 {
             let left = i128::from(expiry) - i128::from(now);

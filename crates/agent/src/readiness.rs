@@ -3,6 +3,7 @@
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::fmt;
+use std::time::SystemTime;
 use tokio::sync::watch;
 
 /// What must have happened once before the pod may use its sidecar.
@@ -39,6 +40,8 @@ pub struct State {
     reached: Vec<Stage>,
     /// The last thing that went wrong on the way to a stage.
     trouble: BTreeMap<Stage, String>,
+    /// The configuration is a kept one, which the control plane stood by last at that time.
+    kept: Option<SystemTime>,
     stopping: bool,
 }
 
@@ -60,7 +63,16 @@ impl State {
     }
 
     /// What readiness answers: a status and why.
-    pub fn answer(&self) -> (u16, serde_json::Value) {
+    pub fn answer(&self, now: SystemTime) -> (u16, serde_json::Value) {
+        let (status, mut answer) = self.judge();
+        if let Some(confirmed) = self.kept {
+            let age = now.duration_since(confirmed).unwrap_or_default().as_secs();
+            answer["configuration"] = json!({"from": "last good", "age_seconds": age});
+        }
+        (status, answer)
+    }
+
+    fn judge(&self) -> (u16, serde_json::Value) {
         if self.stopping {
             return (503, json!({"ready": false, "reason": "stopping"}));
         }
@@ -110,6 +122,23 @@ impl Readiness {
         });
     }
 
+    /// Makes do with a kept configuration, if there is no other. Says whether that was so.
+    pub fn make_do(&self, confirmed: SystemTime) -> bool {
+        self.0.send_if_modified(|state| {
+            let needed = !state.reached.contains(&Stage::Configuration);
+            if needed {
+                state.reached.push(Stage::Configuration);
+                state.kept = Some(confirmed);
+            }
+            needed
+        })
+    }
+
+    /// The control plane stands by the configuration in force.
+    pub fn confirmed(&self) {
+        self.0.send_if_modified(|state| state.kept.take().is_some());
+    }
+
     /// From now on the sidecar is not ready, for good.
     pub fn stop(&self) {
         self.0.send_modify(|state| state.stopping = true);
@@ -139,6 +168,9 @@ impl Readiness {
 mod tests {
     use super::{Readiness, Stage};
     use serde_json::json;
+    use std::time::{Duration, SystemTime};
+
+    const NOW: SystemTime = SystemTime::UNIX_EPOCH;
 
     #[test]
     fn the_answer_names_what_is_missing_and_why() {
@@ -146,7 +178,7 @@ mod tests {
         readiness.reach(Stage::Sockets);
         readiness.trouble(Stage::Certificate, "connection refused".to_owned());
         assert_eq!(
-            readiness.state().answer(),
+            readiness.state().answer(NOW),
             (
                 503,
                 json!({
@@ -164,10 +196,10 @@ mod tests {
         let readiness = Readiness::default();
         for stage in [Stage::Configuration, Stage::Certificate, Stage::Sockets] {
             readiness.reach(stage);
-            assert_eq!(readiness.state().answer().0, 503);
+            assert_eq!(readiness.state().answer(NOW).0, 503);
         }
         readiness.reach(Stage::Proxy);
-        assert_eq!(readiness.state().answer(), (200, json!({"ready": true})));
+        assert_eq!(readiness.state().answer(NOW), (200, json!({"ready": true})));
         readiness.trouble(Stage::Certificate, "later".to_owned());
         assert!(
             readiness.state().is_ready(),
@@ -175,8 +207,23 @@ mod tests {
         );
         readiness.stop();
         assert_eq!(
-            readiness.state().answer(),
+            readiness.state().answer(NOW),
             (503, json!({"ready": false, "reason": "stopping"}))
         );
+    }
+
+    #[test]
+    fn a_kept_configuration_is_said_with_its_age_until_the_control_plane_stands_by_it() {
+        let readiness = Readiness::default();
+        assert!(readiness.make_do(NOW));
+        let (_, answer) = readiness.state().answer(NOW + Duration::from_secs(90));
+        assert_eq!(
+            answer["configuration"],
+            json!({"from": "last good", "age_seconds": 90})
+        );
+        assert_eq!(answer["missing"], json!(["sockets", "certificate", "proxy"]));
+        readiness.confirmed();
+        assert_eq!(readiness.state().answer(NOW).1.get("configuration"), None);
+        assert!(!readiness.make_do(NOW), "there is a better one");
     }
 }

@@ -7,39 +7,47 @@
 //! 4. When the stop is asked for, readiness fails at once, what comes from outside is drained, the application may
 //!    still call others, and the end comes when nothing is open or time is over.
 
-use crate::certificates::{self, Certificates, Files};
+mod join;
+
+pub(crate) use join::{jitter, membership};
+
+use crate::certificates::{self, Authority, Certificates, Files};
 use crate::children::Children;
 use crate::envoy::EnvoyError;
 use crate::http;
-use crate::log::{Log, chain};
+use crate::log::Log;
 use crate::metrics::AgentMetrics;
 use crate::probes::Prober;
 use crate::readiness::{Readiness, Stage};
 use crate::scrape::{ProxyMetrics, Scraper};
-use crate::settings::{Settings, Upstream};
+use crate::settings::{CertificateFiles, Server, Settings};
+use crate::snapshot::Keeper;
 use crate::sockets::{self, ListenError};
 use crate::status::Desk;
 use crate::stop::{self, Asked, StopSwitch};
-use crate::{application, dial, status};
+use crate::{access, application, status};
+use join::{Kept, hear};
 use remora_mtls::Identity;
 use remora_proxy::dns::resolv::Resolv;
 use remora_proxy::dns::{self, Dns, DnsError};
 use remora_proxy::drain::Phase;
-use remora_proxy::join::{Membership, Notice};
+use remora_proxy::join::Notice;
 use remora_proxy::mesh::Mesh;
 use remora_proxy::metrics::Metrics;
 use remora_proxy::{Context, Limits, Listeners, rest, serve};
-use remora_xds::client::Event;
 use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
 /// Freed memory that waits for the next use: some buffers of a few flows.
 const KEPT: usize = 2 << 20;
+
+/// How long the last lines of the access log may take.
+const LAST_LINES: Duration = Duration::from_secs(1);
 
 /// The sidecar cannot go on.
 #[derive(Debug, thiserror::Error)]
@@ -102,7 +110,7 @@ pub fn run(settings: &Settings, log: &Log) -> Result<(), RunError> {
 
 async fn live(settings: &Settings, log: &Log) -> Result<(), RunError> {
     let started = Instant::now();
-    // Before anything else, so that a signal during the start is not lost.
+    // Before anything else: a signal during the start is taken here.
     let switch = StopSwitch::default();
     listen_for_signals(&switch).map_err(RunError::Signals)?;
     let _children = Children::adopt().map_err(RunError::Signals)?;
@@ -140,6 +148,9 @@ async fn live(settings: &Settings, log: &Log) -> Result<(), RunError> {
     }
     drop(hold);
     let _ = serving.await;
+    if let Some(lines) = ctx.access_log() {
+        lines.flush(LAST_LINES);
+    }
     log.note("stopped");
     Ok(())
 }
@@ -162,7 +173,8 @@ pub(crate) fn listen_for_signals(switch: &StopSwitch) -> io::Result<()> {
             }
         });
     }
-    Ok(())
+    // One that came before is kept until here.
+    remora_net::process::take_stops()
 }
 
 /// All that is listened on.
@@ -223,7 +235,7 @@ impl Sockets {
 pub(crate) struct Sidecar {
     pub(crate) readiness: Readiness,
     log: Log,
-    mesh: Arc<Mesh>,
+    pub(crate) mesh: Arc<Mesh>,
     pub(crate) metrics: Arc<AgentMetrics>,
     proxy_metrics: Arc<Metrics>,
 }
@@ -257,7 +269,11 @@ impl Sidecar {
     }
 
     /// Who answers for names, if they are captured. Questions wait in the sockets until the mesh is known.
-    fn names(&self, settings: &Settings, sockets: &dns::Sockets) -> Result<Option<Arc<Dns>>, RunError> {
+    pub(crate) fn names(
+        &self,
+        settings: &Settings,
+        sockets: &dns::Sockets,
+    ) -> Result<Option<Arc<Dns>>, RunError> {
         if settings.ports.dns.is_none() {
             return Ok(None);
         }
@@ -285,8 +301,30 @@ impl Sidecar {
     fn join(&self, settings: &Settings) -> Result<Certificates, RunError> {
         let discovery = membership(settings, &settings.discovery)?;
         let (mesh, mut ear) = (Arc::clone(&self.mesh), self.ear());
-        tokio::spawn(async move { discovery.follow(&mesh, &mut ear).await });
+        match self.keeper(settings, "mesh.snapshot") {
+            Some(keeper) => {
+                let kept = Kept {
+                    keeper,
+                    readiness: self.readiness.clone(),
+                    metrics: Arc::clone(&self.metrics),
+                    log: self.log.clone(),
+                };
+                tokio::spawn(async move { kept.follow(&discovery, &mesh, &mut ear).await });
+            }
+            None => {
+                tokio::spawn(async move { discovery.follow(&mesh, &mut ear).await });
+            }
+        }
         self.certificates(settings)
+    }
+
+    /// Who keeps the last good configuration, if somebody is to.
+    pub(crate) fn keeper(&self, settings: &Settings, name: &str) -> Option<Keeper> {
+        let place = settings.last_good.as_ref()?;
+        let Server { host, port } = &settings.discovery.server;
+        let owner = format!("{} {} by {host}:{port}", settings.node.id, settings.id);
+        let metrics = Arc::clone(&self.metrics);
+        Some(Keeper::new(place, name, owner, metrics, self.log.clone()))
     }
 
     /// Where certificates come from.
@@ -299,8 +337,16 @@ impl Sidecar {
                 log: self.log.clone(),
             })));
         }
-        let authority = membership(settings, &settings.authority)?;
-        Ok(Certificates::Authority(Box::new(authority)))
+        let membership = membership(settings, &settings.authority)?;
+        // Who wants to start without a control plane and has its certificate written can start with that.
+        let kept = settings.last_good.as_ref().and(settings.output.as_deref());
+        let kept = kept.map(|directory| Files {
+            paths: CertificateFiles::below(&directory.to_string_lossy()),
+            expected: settings.id.clone(),
+            domains: settings.domains.clone(),
+            log: self.log.clone(),
+        });
+        Ok(Certificates::Authority(Box::new(Authority { membership, kept })))
     }
 
     /// Waits until certificate and configuration are there.
@@ -311,8 +357,6 @@ impl Sidecar {
     }
 
     fn context(&self, identity: Identity, settings: &Settings, names: Option<Arc<Dns>>) -> Arc<Context> {
-        let log = self.log.clone();
-        let shown = settings.access_log;
         let behaviour = remora_proxy::Settings {
             limits: Limits {
                 // The end is conducted from outside.
@@ -322,17 +366,14 @@ impl Sidecar {
             unknown: settings.unknown,
             metrics: Arc::clone(&self.proxy_metrics),
             dns: names,
+            access_log: access::open(&settings.access_log, &self.log),
             ..remora_proxy::Settings::default()
         };
         Arc::new(Context::new(
             Arc::new(identity),
             Arc::clone(&self.mesh),
             behaviour,
-            move |record| {
-                if shown {
-                    log.access(record);
-                }
-            },
+            |_| {},
         ))
     }
 
@@ -371,63 +412,5 @@ impl Sidecar {
             Arc::clone(&self.metrics),
         );
         move |notice| hear(&notice, &readiness, &log, &metrics)
-    }
-}
-
-/// How the pod is known to a server of the control plane.
-pub(crate) fn membership(settings: &Settings, upstream: &Upstream) -> Result<Membership, RunError> {
-    let control_plane =
-        dial::control_plane(upstream, &settings.token).map_err(|source| RunError::Upstream {
-            host: upstream.server.host.clone(),
-            source,
-        })?;
-    Ok(Membership {
-        control_plane,
-        id: settings.id.clone(),
-        domains: settings.domains.clone(),
-        life: settings.certificate_life,
-        node: settings.node.to_message(),
-    })
-}
-
-/// Any number between 0 and 1 will do: pods that start together must not renew together.
-pub(crate) fn jitter() -> f64 {
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    let nanos = now.map_or(0, |now| now.subsec_nanos()) ^ std::process::id().rotate_left(16);
-    f64::from(nanos % 1000) / 1000.0
-}
-
-fn hear(notice: &Notice, readiness: &Readiness, log: &Log, metrics: &AgentMetrics) {
-    match notice {
-        Notice::Certified(until) => {
-            metrics.certified_until(*until);
-            let left = until.duration_since(SystemTime::now()).unwrap_or_default();
-            log.note(format_args!("certified for {} s", left.as_secs()));
-            readiness.reach(Stage::Certificate);
-        }
-        Notice::NotCertified(error) => {
-            metrics.failed_certificates.count();
-            let why = chain(error);
-            log.warning(&why);
-            readiness.trouble(Stage::Certificate, why);
-        }
-        Notice::Discovery(Event::Connected) => {}
-        Notice::Discovery(Event::InSync) => {
-            log.note("discovery is in sync");
-            readiness.reach(Stage::Configuration);
-        }
-        Notice::Discovery(Event::Refused(list)) => {
-            for (name, why) in list {
-                log.warning(format_args!(
-                    "discovery sent {name}, which is not understood: {why}"
-                ));
-            }
-        }
-        Notice::Discovery(Event::Disconnected(error)) => {
-            metrics.discovery_failures.count();
-            let why = chain(error);
-            log.warning(format_args!("discovery: {why}"));
-            readiness.trouble(Stage::Configuration, why);
-        }
     }
 }

@@ -16,7 +16,7 @@ use crate::scrape::Scraper;
 use crate::stop::{Asked, StopSwitch};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 /// Longer waits are cut to this, so that nobody holds connections for ever.
 const LONGEST_WAIT: Duration = Duration::from_mins(1);
@@ -102,7 +102,7 @@ async fn ready(request: &Request, readiness: &Readiness) -> Answer {
         let _ = tokio::time::timeout(wait, readiness.settled()).await;
     }
     let state = readiness.state();
-    let (status, body) = state.answer();
+    let (status, body) = state.answer(SystemTime::now());
     let mut answer = http::json(status, &body);
     // One that stops will not be ready: asking again at once would only keep it busy.
     if wait.is_some() && !state.is_stopping() {

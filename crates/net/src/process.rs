@@ -38,6 +38,22 @@ pub fn adopt_orphans() -> io::Result<()> {
     sys::set_child_subreaper()
 }
 
+/// What a process is asked to end by.
+const STOPS: [i32; 2] = [libc::SIGTERM, libc::SIGINT];
+
+/// Signals that ask for the end wait from now on, until somebody can take them. Called before threads are started.
+///
+/// The kernel drops signals that the first process of a namespace has no handler for, unless they wait: a pod that is
+/// deleted while it starts would never learn of it.
+pub fn keep_stops() -> io::Result<()> {
+    sys::block_signals(&STOPS, true)
+}
+
+/// Somebody takes them now: those that waited come at once, to the calling thread.
+pub fn take_stops() -> io::Result<()> {
+    sys::block_signals(&STOPS, false)
+}
+
 /// Sends a signal to one process. `pid` is one of our children that was not reaped yet.
 pub fn signal(pid: u32, number: i32) -> io::Result<()> {
     sys::kill(pid, number)

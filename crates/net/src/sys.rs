@@ -256,6 +256,25 @@ pub(crate) fn set_child_subreaper() -> io::Result<()> {
     check(unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, on, 0, 0, 0) }).map(drop)
 }
 
+/// Blocks signals for the calling thread and those it starts, or lets them through again.
+pub(crate) fn block_signals(numbers: &[libc::c_int], block: bool) -> io::Result<()> {
+    let how = if block { libc::SIG_BLOCK } else { libc::SIG_UNBLOCK };
+    let mut set = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: the set lives until it is used and is written before it is read; the old mask is not wanted.
+    let result = unsafe {
+        libc::sigemptyset(set.as_mut_ptr());
+        for number in numbers {
+            libc::sigaddset(set.as_mut_ptr(), *number);
+        }
+        libc::pthread_sigmask(how, set.as_ptr(), std::ptr::null_mut())
+    };
+    match result {
+        0 => Ok(()),
+        // It gives the error instead of setting it.
+        error => Err(io::Error::from_raw_os_error(error)),
+    }
+}
+
 /// Sends a signal to one process, never to a group or to everybody.
 pub(crate) fn kill(pid: u32, signal: libc::c_int) -> io::Result<()> {
     let pid = libc::pid_t::try_from(pid)

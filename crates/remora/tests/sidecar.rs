@@ -2,10 +2,13 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on fails")]
 
 mod sidecar {
+    mod access;
     mod admin;
     mod certificates;
+    mod early;
     mod faults;
     mod gate;
+    mod last_good;
     mod life;
     mod names;
     mod orphans;

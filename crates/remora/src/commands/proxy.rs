@@ -4,6 +4,7 @@
 //! when it ended by itself.
 
 use crate::{out, settings};
+use anyhow::Context as _;
 use remora_agent::{Inputs, Level, Log, RunError, Settings, SettingsError};
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -29,7 +30,11 @@ After SIGTERM readiness fails at once, and the sidecar stays while the applicati
 until one deadline: terminationDrainDuration if it was chosen, else a second less than the grace period
 (TERMINATION_GRACE_PERIOD_SECONDS, or 30 s). A second SIGTERM hurries. The exit code is 0. With
 REMORA_EXIT_WITH_PROCESS=NAME it also ends when that process, once seen, is gone: for Jobs whose pod shares its process
-namespace.";
+namespace.
+
+With REMORA_LAST_GOOD_DIR=DIRECTORY the configuration is kept there after every change, and a start while the control
+plane is away makes do with it, if it is of this pod and not older than REMORA_LAST_GOOD_MAX_AGE (24h); readiness and
+metrics then say how old it is. The certificate of such a start is a mounted one or the one in OUTPUT_CERTS.";
 
 /// Whatever Istio's templates say.
 #[derive(Debug, clap::Args)]
@@ -83,6 +88,8 @@ fn start(words: &[OsString]) -> ExitCode {
 }
 
 fn act(words: &[String]) -> anyhow::Result<u8> {
+    // First of all: a pod may be deleted before its sidecar has read its settings.
+    remora_agent::keep_stops().context("keep signals that come early")?;
     let inputs = Inputs::read(words, settings::all().into_iter().collect())?;
     let (settings, warnings) = Settings::resolve(&inputs)?;
     for warning in warnings {
@@ -91,8 +98,6 @@ fn act(words: &[String]) -> anyhow::Result<u8> {
     let log = Log::new(|level, text| match level {
         Level::Note => out::note(text),
         Level::Warning => out::warning(text),
-        // A reader that went away takes the lines with it, not the pod.
-        Level::Access => drop(out::stdout(format!("{text}\n").as_bytes())),
     });
     if let Some(envoy) = &settings.envoy {
         return Ok(remora_agent::envoy::run(&settings, envoy, &log)?);
