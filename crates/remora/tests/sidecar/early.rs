@@ -19,6 +19,9 @@ pub(super) fn first(unshare: &Process) -> u32 {
     }
 }
 
+/// SIGTERM in the kernel's masks.
+const TERM: u64 = 1 << 14;
+
 fn terminate(pid: u32) {
     let sent = Command::new("kill").args(["-TERM", &pid.to_string()]).status();
     assert!(sent.unwrap().success());
@@ -31,7 +34,6 @@ fn minds(pid: u32) -> bool {
         let line = status.lines().find_map(|line| line.strip_prefix(name));
         u64::from_str_radix(line.unwrap_or("0").trim(), 16).unwrap_or(0)
     };
-    const TERM: u64 = 1 << 14;
     status.starts_with("Name:\tremora\n") && (mask("SigBlk:") | mask("SigCgt:")) & TERM != 0
 }
 
