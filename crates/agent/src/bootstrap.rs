@@ -7,11 +7,16 @@
 //! Does not read files, find addresses or merge `ProxyConfig` documents; they come in as they are in force.
 
 mod clusters;
+mod grpc;
 mod listeners;
 mod node;
 mod runtime;
 mod stats;
+mod template;
 mod tracing;
+
+pub use grpc::grpc;
+pub use template::from_template;
 
 use crate::settings::Node;
 use serde_json::{Map, Value, json};
@@ -28,6 +33,12 @@ pub enum BootstrapError {
         /// What it holds.
         value: String,
     },
+    /// A template that gives none.
+    #[error("render the bootstrap template: {why}")]
+    Template {
+        /// What is wrong with it.
+        why: String,
+    },
 }
 
 impl BootstrapError {
@@ -35,6 +46,10 @@ impl BootstrapError {
     pub fn hint(&self) -> &'static str {
         match self {
             Self::Address { .. } => "give a host name or an address, a colon and a port",
+            Self::Template { .. } => {
+                "a template is Go template text that gives JSON, with the names of Istio's own; \
+                 ISTIO_BOOTSTRAP_OVERRIDE changes single fields without one"
+            }
         }
     }
 }

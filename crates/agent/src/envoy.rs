@@ -14,6 +14,7 @@
 mod admin;
 mod conduct;
 mod launch;
+mod names;
 mod process;
 mod settings;
 mod sockets;
@@ -28,6 +29,7 @@ use crate::children::Children;
 use crate::log::{Log, chain};
 use crate::metrics::AgentMetrics;
 use crate::readiness::{Readiness, Stage};
+use crate::sds::Secrets;
 use crate::settings::Settings;
 use crate::sidecar::{RunError, Sidecar, listen_for_signals, membership};
 use crate::sockets as ports;
@@ -35,6 +37,7 @@ use crate::status::Desk;
 use crate::stop::{Asked, StopSwitch};
 use crate::{http, status};
 use admin::Admin;
+use names::Names;
 use process::{Envoy, exit_code, validate};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -61,6 +64,15 @@ pub enum EnvoyError {
     /// No bootstrap.
     #[error("make Envoy's configuration")]
     Bootstrap(#[from] BootstrapError),
+    /// No template.
+    #[error("read the bootstrap template {}", path.display())]
+    Template {
+        /// Which.
+        path: PathBuf,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
     /// It cannot be written.
     #[error("write Envoy's configuration to {}", path.display())]
     Write {
@@ -127,15 +139,26 @@ pub fn run(settings: &Settings, envoy: &EnvoySettings, log: &Log) -> Result<u8, 
 
 async fn live(settings: &Settings, envoy: &EnvoySettings, log: &Log) -> Result<u8, RunError> {
     let started = Instant::now();
-    // Before anything else, so that a signal during the start is not lost.
+    // Before anything else: a signal during the start is taken here.
     let switch = StopSwitch::default();
     listen_for_signals(&switch).map_err(RunError::Signals)?;
     let children = Children::adopt().map_err(RunError::Signals)?;
     let sidecar = Sidecar::new(Readiness::default(), log.clone());
     let early = answer(settings, &sidecar.desk(settings, &switch))?;
     let discovery = membership(settings, &settings.discovery)?;
-    sockets::discovery(discovery.control_plane, envoy, &sidecar, log)?;
-    if let Some(secrets) = sockets::secrets(envoy, &sidecar.readiness, log).await? {
+    let (secrets, health) = (Secrets::default(), tokio::sync::watch::Sender::new(None));
+    let interests = sockets::Interests {
+        names: names(settings, &sidecar)?,
+        secrets: envoy.follow_config.then(|| secrets.clone()),
+        health: health.subscribe(),
+    };
+    sockets::discovery(discovery.control_plane, envoy, &sidecar, interests, log)?;
+    if let Some(schedule) = envoy.health.clone() {
+        let local = envoy.description.admin_address().ip();
+        let readiness = sidecar.readiness.clone();
+        tokio::spawn(schedule.follow(local, readiness, children.clone(), health));
+    }
+    if sockets::secrets(envoy, &secrets, &sidecar.readiness, log).await? {
         let certificates = sidecar.certificates(settings)?;
         sockets::certify(
             certificates,
@@ -147,6 +170,7 @@ async fn live(settings: &Settings, envoy: &EnvoySettings, log: &Log) -> Result<u
     }
     sidecar.readiness.reach(Stage::Sockets);
     let config = Config::write(envoy)?;
+    describe(envoy, settings.output.as_deref(), log);
     let admin = Admin(envoy.description.admin_address());
     let ready = BecomeReady {
         admin,
@@ -163,6 +187,36 @@ async fn live(settings: &Settings, envoy: &EnvoySettings, log: &Log) -> Result<u
     tokio::select! {
         code = running => code,
         () = sidecar.say_when_stopping(&switch) => Ok(0),
+    }
+}
+
+/// Who answers for names, if they are captured.
+fn names(settings: &Settings, sidecar: &Sidecar) -> Result<Option<Names>, RunError> {
+    let Some(port) = settings.ports.dns else {
+        return Ok(None);
+    };
+    let sockets = ports::names(port)?;
+    let dns = sidecar.names(settings, &sockets)?;
+    Ok(dns.map(|dns| Names::new(Arc::clone(&sidecar.mesh), dns, sockets)))
+}
+
+/// Writes what programs that speak discovery themselves need. Without it only those do not start.
+fn describe(envoy: &EnvoySettings, certificates: Option<&Path>, log: &Log) {
+    let path = &envoy.grpc_bootstrap;
+    let write = || {
+        let socket = std::path::absolute(&envoy.description.xds_socket)?;
+        let certificates = certificates.map(std::path::absolute).transpose()?;
+        let file = bootstrap::grpc(&envoy.description, &socket, certificates.as_deref());
+        if let Some(directory) = path.parent() {
+            std::fs::create_dir_all(directory)?;
+        }
+        std::fs::write(path, format!("{file:#}\n"))
+    };
+    if let Err(error) = write() {
+        let path = path.display();
+        log.warning(format_args!(
+            "the bootstrap for gRPC is not written to {path}: {error}"
+        ));
     }
 }
 
@@ -314,7 +368,16 @@ impl Config {
         if let Some(path) = &envoy.custom_config {
             return Ok(Self::Given(path.clone()));
         }
-        let bootstrap = bootstrap::render(&envoy.description)?;
+        let bootstrap = match &envoy.template {
+            Some(template) => {
+                let text = std::fs::read_to_string(template).map_err(|source| EnvoyError::Template {
+                    path: template.clone(),
+                    source,
+                })?;
+                bootstrap::from_template(&envoy.description, &text)?
+            }
+            None => bootstrap::render(&envoy.description)?,
+        };
         let path = envoy.config_path.join("envoy-rev.json");
         let write = || {
             std::fs::create_dir_all(&envoy.config_path)?;

@@ -16,6 +16,7 @@ mod dial;
 pub mod envoy;
 mod fetch;
 pub mod flags;
+mod health;
 mod http;
 mod log;
 mod look;

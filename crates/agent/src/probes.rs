@@ -40,7 +40,7 @@ enum Action {
 
 /// A probe of the application.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Probe {
+pub(crate) struct Probe {
     action: Action,
     port: u16,
     timeout: Duration,
@@ -103,7 +103,7 @@ fn is_path(path: &str) -> bool {
 }
 
 impl Probe {
-    fn parse(value: &Value) -> Result<Self, &'static str> {
+    pub(crate) fn parse(value: &Value) -> Result<Self, &'static str> {
         let kinds = ["httpGet", "tcpSocket", "grpc"];
         let given: Vec<(&str, &Value)> = kinds
             .into_iter()
@@ -137,6 +137,26 @@ impl Probe {
                 .filter(|seconds| *seconds > 0)
                 .map_or(LONGEST, |seconds| Duration::from_secs(seconds).min(LONGEST)),
         })
+    }
+}
+
+impl Probe {
+    async fn ask(&self, at: IpAddr, incoming: &HeaderMap) -> io::Result<Answer> {
+        let to = SocketAddr::new(at, self.port);
+        match &self.action {
+            Action::Http { path, tls, headers } => follow(get(incoming, to, path, *tls, headers)).await,
+            Action::Tcp => fetch::connect(to).await.map(|_| answers::text(200, "")),
+            Action::Grpc { service } => grpc::check(to, service).await.map(|()| answers::text(200, "")),
+        }
+    }
+
+    /// Whether the application passes, as the kubelet judges; if not, why.
+    pub(crate) async fn passes(&self, at: IpAddr) -> Result<(), String> {
+        match self.ask(at, &HeaderMap::new()).await {
+            Ok(answer) if answer.status().as_u16() < 400 => Ok(()),
+            Ok(answer) => Err(format!("answered with status {}", answer.status().as_u16())),
+            Err(error) => Err(error.to_string()),
+        }
     }
 }
 
@@ -178,17 +198,7 @@ impl Prober {
             return answers::text(500, "too many probes at once\n");
         };
         let to = SocketAddr::new(self.application, probe.port);
-        let asked = async {
-            match &probe.action {
-                Action::Http {
-                    path,
-                    tls,
-                    headers: own,
-                } => follow(get(headers, to, path, *tls, own)).await,
-                Action::Tcp => fetch::connect(to).await.map(|_| answers::text(200, "")),
-                Action::Grpc { service } => grpc::check(to, service).await.map(|()| answers::text(200, "")),
-            }
-        };
+        let asked = probe.ask(self.application, headers);
         match tokio::time::timeout(probe.timeout, asked).await {
             Ok(Ok(answer)) => answer,
             Ok(Err(error)) => answers::text(500, format!("ask {to}: {error}\n")),

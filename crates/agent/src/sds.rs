@@ -29,7 +29,7 @@ use remora_xds::types::SECRET;
 use secret::{Held, Name};
 use std::collections::BTreeMap;
 use std::future::Future;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::net::UnixListener;
 use tokio::sync::{mpsc, watch};
@@ -66,19 +66,58 @@ pub type Tell = Arc<dyn Fn(&Notice) + Send + Sync>;
 
 /// The workload's certificate in force, for everybody who is asked for it.
 #[derive(Debug, Clone)]
-pub struct Secrets(watch::Sender<Option<Arc<Pem>>>);
+pub struct Secrets {
+    shown: watch::Sender<Option<Arc<Pem>>>,
+    parts: Arc<Mutex<Parts>>,
+}
+
+/// What is shown, before it is put together.
+#[derive(Debug, Default)]
+struct Parts {
+    certificate: Option<Pem>,
+    /// Roots that are believed besides those of the authority.
+    more: String,
+}
 
 impl Default for Secrets {
     fn default() -> Self {
-        Self(watch::channel(None).0)
+        Self {
+            shown: watch::channel(None).0,
+            parts: Arc::default(),
+        }
     }
 }
 
 impl Secrets {
     /// From now on this certificate. Everybody who asked for it is sent it.
     pub fn install(&self, pem: Pem) {
-        self.0.send_replace(Some(Arc::new(pem)));
+        self.change(|parts| parts.certificate = Some(pem));
     }
+
+    /// From now on these roots are believed, too, and no others.
+    pub fn believe(&self, roots: String) {
+        self.change(|parts| parts.more = roots);
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Parts)) {
+        let mut parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
+        change(&mut parts);
+        let shown = parts.certificate.as_ref().map(|pem| {
+            Arc::new(Pem {
+                roots: together(&pem.roots, &parts.more),
+                ..pem.clone()
+            })
+        });
+        self.shown.send_replace(shown);
+    }
+}
+
+/// Both bundles in one.
+fn together(roots: &str, more: &str) -> String {
+    if more.is_empty() {
+        return roots.to_owned();
+    }
+    format!("{}\n{more}", roots.trim_end())
 }
 
 /// Answers on a socket until `stop`.
@@ -130,7 +169,7 @@ impl Service {
         let (responses, outgoing) = mpsc::channel(1);
         let session = Session {
             protocol,
-            certificate: self.secrets.0.subscribe(),
+            certificate: self.secrets.shown.subscribe(),
             tell: Arc::clone(&self.tell),
             wanted: BTreeMap::new(),
         };

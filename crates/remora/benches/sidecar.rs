@@ -14,6 +14,7 @@
 )]
 
 #[path = "../tests/envoy/plane.rs"]
+#[allow(dead_code, reason = "shared with tests")]
 mod plane;
 #[path = "../tests/sidecar/process.rs"]
 #[allow(dead_code, reason = "shared with tests")]

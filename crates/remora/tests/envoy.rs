@@ -2,6 +2,8 @@
 //! namespace of its own, and a control plane beside it.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on fails")]
 
+#[path = "envoy/agent.rs"]
+mod agent;
 #[path = "envoy/life.rs"]
 mod life;
 #[path = "envoy/plane.rs"]

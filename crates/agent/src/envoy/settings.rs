@@ -2,6 +2,7 @@
 
 use super::launch::Launch;
 use crate::bootstrap::{Description, Ports};
+use crate::health::Schedule;
 use crate::settings::{Environment, Inputs, Node, ProxyConfig, SettingsError};
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -23,8 +24,16 @@ pub struct EnvoySettings {
     pub custom_config: Option<PathBuf>,
     /// Where sockets and configuration are.
     pub config_path: PathBuf,
+    /// A template of the configuration.
+    pub template: Option<PathBuf>,
     /// Sent with discovery, beside the token.
     pub headers: Vec<(String, String)>,
+    /// Whether the control plane tells the agent about itself.
+    pub follow_config: bool,
+    /// How the application is asked how it feels, for the control plane.
+    pub health: Option<Schedule>,
+    /// Where programs that speak discovery themselves find what they need.
+    pub grpc_bootstrap: PathBuf,
 }
 
 /// Whether an Envoy is wanted, and how. `None`: the built-in proxy.
@@ -64,24 +73,30 @@ pub(crate) fn resolve(
         return Ok(None);
     }
     let env = Environment(&inputs.env);
+    // istio: the flag counts for less than the other two.
     let template = [
-        inputs.flags.get("templateFile"),
         env.text("ISTIO_BOOTSTRAP"),
         config.text("proxyBootstrapTemplatePath"),
+        inputs.flags.get("templateFile"),
     ];
-    if let Some(path) = template.into_iter().flatten().next() {
-        warnings.push(format!(
-            "the bootstrap template {path} is not used: customConfigFile replaces the bootstrap, \
-             ISTIO_BOOTSTRAP_OVERRIDE changes it"
-        ));
-    }
     let config_path: PathBuf = config.text("configPath").unwrap_or("./etc/istio/proxy").into();
     Ok(Some(EnvoySettings {
         launch: launch(inputs, config, addresses)?,
         description: description(inputs, config, node, addresses)?,
         custom_config: config.text("customConfigFile").map(PathBuf::from),
         config_path,
+        template: template.into_iter().flatten().next().map(PathBuf::from),
         headers: headers(inputs, node),
+        follow_config: env.switch("PROXY_CONFIG_XDS_AGENT", false)?,
+        health: config
+            .fields
+            .get("readinessProbe")
+            .map(Schedule::parse)
+            .transpose()?,
+        grpc_bootstrap: env
+            .text("GRPC_XDS_BOOTSTRAP")
+            .unwrap_or("./etc/istio/proxy/grpc-bootstrap.json")
+            .into(),
     }))
 }
 

@@ -1,5 +1,6 @@
 //! What Envoy talks to: secrets and discovery, over unix sockets.
 
+use super::names::Names;
 use super::{EnvoyError, EnvoySettings};
 use crate::certificates::{self, Certificates};
 use crate::log::{Log, chain};
@@ -7,10 +8,12 @@ use crate::metrics::AgentMetrics;
 use crate::readiness::{Readiness, Stage};
 use crate::sds::{self, Secrets};
 use crate::sidecar::{Sidecar, jitter};
-use crate::xds_proxy::{Event, XdsProxy};
+use crate::xds_proxy::{Event, Health, Own, XdsProxy};
+use prost::Message;
+use remora_mtls::Roots;
 use remora_proxy::join::Notice;
 use remora_xds::client::ControlPlane;
-use remora_xds::types::{CLUSTER, LISTENER};
+use remora_xds::types::{CLUSTER, LISTENER, NAME_TABLE, PROXY_CONFIG};
 use std::io;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -18,6 +21,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::watch;
 use tonic::metadata::{MetadataKey, MetadataMap};
 
 /// A unix socket for everybody in the pod. What a dead process left behind is taken away.
@@ -47,20 +51,20 @@ async fn is_answered(path: &Path) -> bool {
     matches!(connect.await, Ok(Ok(_)))
 }
 
-/// Where certificates are to be put; `None` where somebody else has them.
+/// Serves secrets from here on; `false` where somebody else does.
 pub(super) async fn secrets(
     envoy: &EnvoySettings,
+    secrets: &Secrets,
     readiness: &Readiness,
     log: &Log,
-) -> Result<Option<Secrets>, EnvoyError> {
+) -> Result<bool, EnvoyError> {
     let path = Path::new(&envoy.description.sds_socket);
     if is_answered(path).await {
         log.note(format_args!("{} is answered by another program", path.display()));
         readiness.reach(Stage::Certificate);
-        return Ok(None);
+        return Ok(false);
     }
     let listener = listen(path)?;
-    let secrets = Secrets::default();
     let (served, said, failed) = (secrets.clone(), log.clone(), log.clone());
     let tell = move |notice: &sds::Notice| match notice {
         sds::Notice::Sent { name } => said.note(format_args!("secret {name} is sent")),
@@ -75,7 +79,7 @@ pub(super) async fn secrets(
             failed.warning(format_args!("secrets are no longer served: {}", chain(&error)));
         }
     });
-    Ok(Some(secrets))
+    Ok(true)
 }
 
 /// Gets a certificate, hands it to Envoy and to whoever wants it as files, and keeps it fresh.
@@ -106,26 +110,56 @@ pub(super) fn certify(
     });
 }
 
+/// What the agent itself has to do with discovery.
+pub(super) struct Interests {
+    /// Answers for the pod's names, if they are captured.
+    pub(super) names: Option<Names>,
+    /// Believes the roots the control plane names, if it is to.
+    pub(super) secrets: Option<Secrets>,
+    /// How the application feels.
+    pub(super) health: watch::Receiver<Option<Health>>,
+}
+
 /// Carries discovery from here on.
 pub(super) fn discovery(
     control_plane: ControlPlane,
     envoy: &EnvoySettings,
     sidecar: &Sidecar,
+    interests: Interests,
     log: &Log,
 ) -> Result<(), EnvoyError> {
     let listener = listen(Path::new(&envoy.description.xds_socket))?;
-    let ear = Ear {
-        accepted: AtomicU8::new(0),
+    let needed = CLUSTERS | LISTENERS | if interests.names.is_some() { NAMES } else { 0 };
+    let ear = Arc::new(Ear {
+        needed,
+        seen: AtomicU8::new(0),
         readiness: sidecar.readiness.clone(),
         metrics: Arc::clone(&sidecar.metrics),
         log: log.clone(),
-    };
-    let (_, health) = tokio::sync::watch::channel(None);
+    });
+    let mut own = Vec::new();
+    if let Some(names) = interests.names {
+        let ear = Arc::clone(&ear);
+        own.push(Own {
+            type_url: NAME_TABLE.to_owned(),
+            apply: Arc::new(move |bytes| {
+                names.apply(bytes)?;
+                ear.see(NAMES);
+                Ok(())
+            }),
+        });
+    }
+    if let Some(secrets) = interests.secrets {
+        own.push(Own {
+            type_url: PROXY_CONFIG.to_owned(),
+            apply: Arc::new(move |bytes| believe(bytes, &secrets)),
+        });
+    }
     let proxy = XdsProxy {
         control_plane,
         headers: headers(envoy)?,
-        own: Vec::new(),
-        health,
+        own,
+        health: interests.health,
         tell: Arc::new(move |event| ear.hear(&event)),
     };
     let failed = log.clone();
@@ -134,6 +168,23 @@ pub(super) fn discovery(
             failed.warning(format_args!("discovery is no longer served: {}", chain(&error)));
         }
     });
+    Ok(())
+}
+
+/// The part of a `ProxyConfig` that changes while the agent runs.
+#[derive(Clone, PartialEq, Message)]
+struct ProxyConfig {
+    #[prost(string, repeated, tag = "34")]
+    roots: Vec<String>,
+}
+
+/// Believes the roots in a configuration, all or none.
+fn believe(bytes: &[u8], secrets: &Secrets) -> Result<(), String> {
+    let config = ProxyConfig::decode(bytes).map_err(|error| error.to_string())?;
+    for root in &config.roots {
+        Roots::from_pem(root).map_err(|error| chain(&error))?;
+    }
+    secrets.believe(config.roots.join("\n"));
     Ok(())
 }
 
@@ -147,32 +198,39 @@ fn headers(envoy: &EnvoySettings) -> Result<MetadataMap, EnvoyError> {
     Ok(headers)
 }
 
+const CLUSTERS: u8 = 1;
+const LISTENERS: u8 = 2;
+const NAMES: u8 = 4;
+
 /// Makes readiness from what happens on Envoy's stream.
 struct Ear {
-    /// Bit 0 for clusters, bit 1 for listeners.
-    accepted: AtomicU8,
+    /// What there must have been.
+    needed: u8,
+    /// What there was.
+    seen: AtomicU8,
     readiness: Readiness,
     metrics: Arc<AgentMetrics>,
     log: Log,
 }
 
 impl Ear {
+    fn see(&self, what: u8) {
+        if self.seen.fetch_or(what, Ordering::Relaxed) | what == self.needed {
+            self.readiness.reach(Stage::Configuration);
+        }
+    }
+
     fn hear(&self, event: &Event) {
         let trouble = |text: String| {
             self.log.warning(&text);
             self.readiness.trouble(Stage::Configuration, text);
         };
         match event {
-            Event::Accepted { type_url } => {
-                let bit = match type_url.as_str() {
-                    CLUSTER => 1,
-                    LISTENER => 2,
-                    _ => return,
-                };
-                if self.accepted.fetch_or(bit, Ordering::Relaxed) | bit == 3 {
-                    self.readiness.reach(Stage::Configuration);
-                }
-            }
+            Event::Accepted { type_url } => match type_url.as_str() {
+                CLUSTER => self.see(CLUSTERS),
+                LISTENER => self.see(LISTENERS),
+                _ => {}
+            },
             Event::Refused { type_url, why } => trouble(format!("Envoy refused {type_url}: {why}")),
             Event::Disconnected(error) => {
                 self.metrics.discovery_failures.count();

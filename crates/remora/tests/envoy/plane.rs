@@ -15,7 +15,7 @@ use remora_xds::server::{Admission, Discovery, Snapshots};
 use remora_xds::types::{ADDRESS, AUTHORIZATION, CLUSTER, LISTENER};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 use tokio::sync::{mpsc, oneshot};
 use tokio_rustls::TlsAcceptor;
@@ -29,8 +29,16 @@ pub(crate) const NAME: &str = "istiod.istio-system.svc";
 /// What Envoy is to do: ports on which it listens, all for the application's 8080.
 pub(crate) type Ports = Vec<u16>;
 
+/// Resources besides Envoy's, one of a type.
+pub(crate) type More = Vec<(&'static str, Vec<u8>)>;
+
+/// Requests as they came: their type, and what was wrong if something was.
+pub(crate) type Heard = Arc<Mutex<Vec<(String, Option<String>)>>>;
+
 /// A running control plane. Gone, with all its connections, when this value is.
 pub(crate) struct Plane {
+    /// What it was asked for, if it speaks of the state of the world.
+    pub(crate) heard: Heard,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<std::thread::JoinHandle<()>>,
 }
@@ -42,8 +50,16 @@ impl Plane {
         authority: &Arc<Authority>,
         speaks: Protocol,
         ports: &Ports,
+        more: More,
     ) -> Self {
-        let (namespace, authority, snapshots) = (namespace.clone(), Arc::clone(authority), snapshots(ports));
+        let (namespace, authority) = (namespace.clone(), Arc::clone(authority));
+        let mut snapshots = snapshots(ports);
+        for (type_url, bytes) in more {
+            let resources = [versioned("only".to_owned(), bytes)];
+            snapshots.insert(type_url, Snapshot::new(resources.into()));
+        }
+        let heard = Heard::default();
+        let hearing = Arc::clone(&heard);
         let (stop, stopped) = oneshot::channel();
         let (ready, listening) = std::sync::mpsc::channel();
         let thread = std::thread::spawn(move || {
@@ -59,13 +75,14 @@ impl Plane {
                 let listener = tokio::net::TcpListener::from_std(listener).unwrap();
                 ready.send(()).unwrap();
                 tokio::select! {
-                    () = serve(listener, authority, speaks, snapshots) => {}
+                    () = serve(listener, authority, speaks, snapshots, hearing) => {}
                     _ = stopped => {}
                 }
             });
         });
         listening.recv().unwrap();
         Self {
+            heard,
             stop: Some(stop),
             thread: Some(thread),
         }
@@ -86,6 +103,7 @@ async fn serve(
     authority: Arc<Authority>,
     speaks: Protocol,
     snapshots: Snapshots,
+    heard: Heard,
 ) {
     let key = PrivateKey::generate().unwrap();
     let names = [NAME.to_owned()];
@@ -119,7 +137,7 @@ async fn serve(
                 .unwrap();
         }
         Protocol::World => server
-            .add_service(world(snapshots))
+            .add_service(world(snapshots, heard))
             .serve_with_incoming(connections)
             .await
             .unwrap(),
@@ -127,17 +145,19 @@ async fn serve(
 }
 
 /// Everything of a type, whenever it is asked for anew.
-fn world(snapshots: Snapshots) -> Streams {
+fn world(snapshots: Snapshots, heard: Heard) -> Streams {
     let snapshots = Arc::new(snapshots);
     Streams::new(Arc::new(move |protocol, request| {
         assert_eq!(protocol, Protocol::World, "Envoy was told to speak this one");
         let (say, responses) = mpsc::channel(4);
-        let snapshots = Arc::clone(&snapshots);
+        let (snapshots, heard) = (Arc::clone(&snapshots), Arc::clone(&heard));
         tokio::spawn(async move {
             let mut requests = request.into_inner();
             let mut nonces = 0;
             while let Ok(Some(message)) = requests.message().await {
                 let request = DiscoveryRequest::decode(message).unwrap();
+                let wrong = request.error_detail.as_ref().map(|status| status.message.clone());
+                heard.lock().unwrap().push((request.type_url.clone(), wrong));
                 let Some(now) = snapshots.get(request.type_url.as_str()) else {
                     continue;
                 };
@@ -165,16 +185,17 @@ fn world(snapshots: Snapshots) -> Streams {
     }))
 }
 
-fn snapshots(ports: &Ports) -> Snapshots {
-    let versioned = |name: String, bytes: Vec<u8>| {
-        let resource = Versioned {
-            version: format!("{}-{}", bytes.len(), name),
-            bytes,
-            aliases: Vec::new(),
-            audience: Audience::Everyone,
-        };
-        (name, Arc::new(resource))
+fn versioned(name: String, bytes: Vec<u8>) -> (String, Arc<Versioned>) {
+    let resource = Versioned {
+        version: format!("{}-{}", bytes.len(), name),
+        bytes,
+        aliases: Vec::new(),
+        audience: Audience::Everyone,
     };
+    (name, Arc::new(resource))
+}
+
+fn snapshots(ports: &Ports) -> Snapshots {
     let clusters = [("app", 8080)]
         .map(|(name, port)| versioned(name.to_owned(), protos::cluster(name, port).encode_to_vec()));
     let listeners = ports.iter().map(|port| {

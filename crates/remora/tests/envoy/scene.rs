@@ -1,6 +1,6 @@
 //! A pod (10.1.0.2) whose sidecar is an Envoy, and a control plane at the other end of its link (10.1.0.1).
 
-use crate::plane::{NAME, Plane, Ports, TOKEN};
+use crate::plane::{More, NAME, Plane, Ports, TOKEN};
 use crate::process::{PATIENCE, Process, Start};
 use remora_mtls::{Authority, Chain, Credentials, Identity, PrivateKey, Roots, SpiffeId, TrustDomains, Wire};
 use remora_testkit::{Actor, Lab, has_programs};
@@ -75,9 +75,14 @@ impl Scene {
     }
 
     pub(crate) fn plane_that_speaks(&self, protocol: Protocol, ports: &[u16]) -> Plane {
+        self.plane_with(protocol, ports, More::new())
+    }
+
+    /// One that has something for the agent itself.
+    pub(crate) fn plane_with(&self, protocol: Protocol, ports: &[u16], more: More) -> Plane {
         let at = "10.1.0.1:15012".parse().unwrap();
         let ports: Ports = ports.to_vec();
-        Plane::start(&self.lab.peer, at, &self.authority, protocol, &ports)
+        Plane::start(&self.lab.peer, at, &self.authority, protocol, &ports, more)
     }
 
     /// The environment Istio's template gives.
@@ -106,6 +111,11 @@ impl Scene {
             directory: self.path(""),
             env,
         }
+    }
+
+    /// Does something inside the pod, as its application.
+    pub(crate) fn inside<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> T {
+        Actor::new(&self.lab.pod, APP, APP).run(work)
     }
 
     /// A sidecar of the built-in proxy in the same pod.
@@ -207,15 +217,19 @@ impl Scene {
 
     /// A client of the mesh, outside the pod.
     pub(crate) fn client(&self) -> Identity {
+        self.client_of(&self.authority)
+    }
+
+    /// A client with a certificate of this authority, who believes ours.
+    pub(crate) fn client_of(&self, authority: &Authority) -> Identity {
         let id = SpiffeId::of_service_account("cluster.local", "shop", "caller").unwrap();
         let key = PrivateKey::generate().unwrap();
         let (now, life) = (SystemTime::now(), Duration::from_hours(1));
-        let issued = self
-            .authority
+        let issued = authority
             .issue(&key.request(&id).unwrap(), &id, life, now)
             .unwrap();
         let chain = Chain::from_pem(&issued.leaf).unwrap();
-        let roots = Roots::from_pem(&self.authority.roots()).unwrap();
+        let roots = Roots::from_pem(&format!("{}\n{}", self.authority.roots(), authority.roots())).unwrap();
         let credentials = Credentials::new(&key, chain, roots, &id, now).unwrap();
         let domains = TrustDomains::new::<&str>("cluster.local", &[]).unwrap();
         Identity::new(domains, credentials).unwrap()

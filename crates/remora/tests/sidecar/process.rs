@@ -13,8 +13,12 @@ use std::time::{Duration, Instant};
 /// Nothing takes longer, also on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
 
+/// The program; another one can be tried, or measured, by naming it.
 pub(crate) fn binary() -> PathBuf {
-    remora_testkit::reachable(Path::new(env!("CARGO_BIN_EXE_remora")))
+    match std::env::var_os("REMORA_BINARY") {
+        Some(path) => remora_testkit::reachable(Path::new(&path)),
+        None => remora_testkit::reachable(Path::new(env!("CARGO_BIN_EXE_remora"))),
+    }
 }
 
 /// A process of ours. It is gone when this value is.
