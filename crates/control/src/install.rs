@@ -3,10 +3,14 @@
 //! Names are Istio's where sidecars, people or tools rely on them (`istiod`, `istio-ca-root-cert`, labels); the webhook
 //! configuration is named so that the API server calls it after all others.
 
+mod chart;
 mod rights;
 mod webhooks;
 mod workload;
 
+pub use chart::{File, chart};
+
+use remora_pod::merge::overlay;
 use serde_json::{Value, json};
 
 /// What is asked for.
@@ -100,6 +104,20 @@ pub fn objects(options: &Options) -> Vec<Value> {
 }
 
 fn config_maps(options: &Options) -> [Value; 2] {
+    let map = |name: &str, data: Value| {
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": options.metadata(&options.suffixed(name)),
+            "data": data})
+    };
+    [
+        map("istio", json!({"mesh": mesh_config(options).to_string()})),
+        map(
+            "istio-sidecar-injector",
+            json!({"values": values(options).to_string()}),
+        ),
+    ]
+}
+
+fn values(options: &Options) -> Value {
     let (hub, image, tag) = split(&options.image);
     let mut values = json!({
         "global": {"hub": hub, "tag": tag, "istioNamespace": options.namespace,
@@ -109,18 +127,15 @@ fn config_maps(options: &Options) -> [Value; 2] {
     if let Some(policy) = &options.pull_policy {
         values["global"]["imagePullPolicy"] = json!(policy);
     }
-    lay_over(&mut values, &options.values);
+    overlay(&mut values, &options.values);
+    values
+}
+
+fn mesh_config(options: &Options) -> Value {
     let mut mesh = json!({"trustDomain": options.trust_domain, "rootNamespace": options.namespace,
         "defaultConfig": {"discoveryAddress": options.address()}});
-    lay_over(&mut mesh, &options.mesh);
-    let map = |name: &str, data: Value| {
-        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": options.metadata(&options.suffixed(name)),
-            "data": data})
-    };
-    [
-        map("istio", json!({"mesh": mesh.to_string()})),
-        map("istio-sidecar-injector", json!({"values": values.to_string()})),
-    ]
+    overlay(&mut mesh, &options.mesh);
+    mesh
 }
 
 /// Hub, name and tag of an image.
@@ -136,17 +151,6 @@ fn split(image: &str) -> (String, String, String) {
         name.to_owned(),
         parts.tag.unwrap_or("latest").to_owned(),
     )
-}
-
-fn lay_over(base: &mut Value, over: &Value) {
-    match (base, over) {
-        (Value::Object(base), Value::Object(over)) => {
-            for (key, value) in over {
-                lay_over(base.entry(key.as_str()).or_insert(Value::Null), value);
-            }
-        }
-        (base, over) => over.clone_into(base),
-    }
 }
 
 #[cfg(test)]

@@ -15,6 +15,19 @@ pub fn merge(original: Value, patch: Value) -> Value {
     merge_field("", original, patch)
 }
 
+/// Lays `over` over `base` as settings are laid over each other: maps merge key by key, everything else, lists and
+/// `null` included, is replaced.
+pub fn overlay(base: &mut Value, over: &Value) {
+    match (base, over) {
+        (Value::Object(base), Value::Object(over)) => {
+            for (key, value) in over {
+                overlay(base.entry(key.as_str()).or_insert(Value::Null), value);
+            }
+        }
+        (base, over) => over.clone_into(base),
+    }
+}
+
 fn merge_field(field: &str, original: Value, patch: Value) -> Value {
     match (original, patch) {
         (Value::Object(old), Value::Object(new)) => Value::Object(merge_maps(old, new)),

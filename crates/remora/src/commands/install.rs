@@ -2,9 +2,10 @@
 
 use crate::out;
 use anyhow::{Context as _, bail};
-use remora_control::install::{Options, objects};
+use remora_control::install::{File, Options, chart, objects};
 use remora_pod::yaml;
 use serde_json::{Map, Value, json};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// What the help says at length.
@@ -14,6 +15,11 @@ certificates, webhooks) and the webhook configurations, named so that the API se
 
     remora install --image registry.example/mesh/remora:1.0 | kubectl apply -f -
     remora uninstall | kubectl delete -f -
+
+With --chart it writes the same as a Helm chart, whose values are the flags given here:
+
+    remora install --image registry.example/mesh/remora:1.0 --chart remora-chart
+    helm install remora ./remora-chart -n istio-system --create-namespace
 
 The image is made by `remora image`. Sidecars run the same one.";
 
@@ -41,6 +47,9 @@ pub(crate) struct Args {
     /// Name of the cluster
     #[arg(long, value_name = "NAME", default_value = "Kubernetes")]
     cluster: String,
+    /// Directory to write a Helm chart to, instead of printing objects; it must be new or empty
+    #[arg(long, value_name = "DIR")]
+    chart: Option<PathBuf>,
     /// Sets a value of the installation, as `global.proxy.logLevel=debug`; below `meshConfig.` of the mesh
     /// configuration
     #[arg(long, value_name = "PATH=VALUE")]
@@ -49,14 +58,40 @@ pub(crate) struct Args {
 
 /// Prints the objects.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    print(&objects(&options(args)?))
+    let options = options(args)?;
+    match &args.chart {
+        Some(directory) => write(directory, &chart(&options)),
+        None => print(&objects(&options)),
+    }
 }
 
 /// Prints them the other way round: what was applied last goes first.
 pub(crate) fn run_uninstall(args: &Args) -> anyhow::Result<ExitCode> {
+    if args.chart.is_some() {
+        bail!("a chart is uninstalled by `helm uninstall`");
+    }
     let mut all = objects(&options(args)?);
     all.reverse();
     print(&all)
+}
+
+/// Into a directory of its own: what is there already may be somebody's.
+fn write(directory: &Path, files: &[File]) -> anyhow::Result<ExitCode> {
+    let shown = directory.display();
+    let taken = match std::fs::read_dir(directory) {
+        Ok(mut entries) => entries.next().is_some(),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => false,
+        Err(error) => return Err(error).with_context(|| format!("look into {shown}")),
+    };
+    if taken {
+        bail!("{shown} is not empty: a chart is written into a directory of its own");
+    }
+    std::fs::create_dir_all(directory.join("templates")).with_context(|| format!("make {shown}"))?;
+    for file in files {
+        let path = directory.join(file.path);
+        std::fs::write(&path, &file.text).with_context(|| format!("write {}", path.display()))?;
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 fn print(objects: &[Value]) -> anyhow::Result<ExitCode> {

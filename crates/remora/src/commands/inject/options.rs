@@ -5,6 +5,7 @@ use super::mode;
 use crate::{out, settings as environment};
 use anyhow::{Context as _, bail};
 use remora_inject::{InjectConfig, Injectors, Mesh, Order, Settings, Values, otel};
+use remora_pod::merge::overlay;
 use remora_pod::yaml;
 use serde_json::Value;
 use std::path::Path;
@@ -16,7 +17,6 @@ pub(crate) fn settings(args: &Args) -> anyhow::Result<Settings> {
             .as_ref()
             .and_then(|o| o.get("spec")?.get(field))
             .filter(|v| !v.is_null())
-            .cloned()
     };
     let values = overlaid(args.values_file.as_deref(), spec("values"))?;
     let mesh = overlaid(args.mesh_config_file.as_deref(), spec("meshConfig"))?;
@@ -83,25 +83,12 @@ fn preset_switches(preset: &str) -> anyhow::Result<otel::Operator> {
 }
 
 /// A file with the operator's part laid over, as Istio does it: the operator wins key by key.
-fn overlaid(path: Option<&Path>, over: Option<Value>) -> anyhow::Result<Value> {
-    let base = path.map(document).transpose()?.unwrap_or_default();
-    Ok(match over {
-        Some(over) => lay(base, over),
-        None => base,
-    })
-}
-
-fn lay(base: Value, over: Value) -> Value {
-    match (base, over) {
-        (Value::Object(mut base), Value::Object(over)) => {
-            for (key, value) in over {
-                let merged = lay(base.remove(&key).unwrap_or_default(), value);
-                base.insert(key, merged);
-            }
-            Value::Object(base)
-        }
-        (_, over) => over,
+fn overlaid(path: Option<&Path>, over: Option<&Value>) -> anyhow::Result<Value> {
+    let mut base = path.map(document).transpose()?.unwrap_or_default();
+    if let Some(over) = over {
+        overlay(&mut base, over);
     }
+    Ok(base)
 }
 
 /// A settings file: a map, or nothing.
