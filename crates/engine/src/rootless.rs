@@ -150,7 +150,12 @@ impl Mapper {
         let words = words.split(' ').map(|w| CString::new(w).unwrap_or_default());
         let path = CString::new(program.as_os_str().as_bytes()).unwrap_or_default();
         let mut launch = Launch {
-            ops: vec![Op::Await(wait.as_raw_fd()), Op::ResetSignals],
+            // It holds a copy of the writing end, so nothing but our end can end its waiting.
+            ops: vec![
+                Op::ResetSignals,
+                Op::DieWithParent { faults: -1 },
+                Op::Await(wait.as_raw_fd()),
+            ],
             program: Some(Program {
                 candidates: vec![path.clone()],
                 args: std::iter::once(path).chain(words).collect(),
@@ -167,7 +172,7 @@ impl Mapper {
         })
     }
 
-    fn run(self) -> Result<(), RootlessError> {
+    fn run(&self) -> Result<(), RootlessError> {
         let failed = |source| RootlessError::Map {
             what: format!("run {}", self.name),
             source,
@@ -177,5 +182,13 @@ impl Mapper {
             Some(sys::Ended::Code(0)) => Ok(()),
             other => Err(failed(io::Error::other(format!("it ended with {other:?}")))),
         }
+    }
+}
+
+impl Drop for Mapper {
+    fn drop(&mut self) {
+        // Both fail only for a process that has ended already.
+        let _ = sys::pidfd_signal(self.pidfd.as_fd(), libc::SIGKILL);
+        let _ = sys::collect(self.pidfd.as_fd(), true);
     }
 }

@@ -4,6 +4,7 @@ mod args;
 mod course;
 mod place;
 mod pods;
+mod power;
 mod prepare;
 mod screen;
 mod show;
@@ -14,7 +15,7 @@ pub(crate) use args::{ABOUT, AFTER, Args};
 pub(crate) use course::Course;
 
 use crate::commands::check::measured;
-use crate::commands::instance::image_store;
+use crate::commands::instance::{image_store, state_dir};
 use crate::input::Input;
 use crate::{commands::inject, out};
 use anyhow::{Context as _, bail};
@@ -25,6 +26,7 @@ use remora_engine::session::{Command, Options, Session, SessionError};
 use remora_engine::world::Notice;
 use remora_startup::kubelet::Config;
 use show::Show;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -40,15 +42,21 @@ const AT_ONCE: u64 = 1;
 const PATIENCE: Duration = Duration::from_secs(90);
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    // Before this process becomes root of a user namespace: places are its user's.
+    let (base, store) = (
+        state_dir(args.state_dir.as_ref())?,
+        image_store(args.image_store.as_ref())?,
+    );
+    if args.filename.is_empty() && !args.clean {
+        bail!("filename not specified (see --filename or -f)");
+    }
+    let privileges = power::acquire()?;
     if args.clean {
-        let cleaned = place::clean(args)?;
+        let cleaned = place::clean(&base)?;
         out::note(format_args!("removed the remains of {cleaned} runs"));
         if args.filename.is_empty() {
             return Ok(ExitCode::SUCCESS);
         }
-    }
-    if args.filename.is_empty() {
-        bail!("filename not specified (see --filename or -f)");
     }
     let input = Input::find(&args.filename, args.recursive)?;
     let inventory = inject::survey(&input, args.namespace.as_deref());
@@ -67,18 +75,19 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     {
         bail!("--until complete: no pod in these manifests comes to an end by itself");
     }
+    power::suffices(privileges, &manifest)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .context("start the runtime")?;
-    runtime.block_on(live(args, manifest))
+    runtime.block_on(live(args, manifest, &base, store))
 }
 
-async fn live(args: &Args, manifest: Manifest) -> anyhow::Result<ExitCode> {
+async fn live(args: &Args, manifest: Manifest, base: &Path, store: PathBuf) -> anyhow::Result<ExitCode> {
     // Before anything is there that would have to be cleaned up.
     let mut signals = Signals::new()?;
-    let place = Place::take(args)?;
-    let options = options(args, &place)?;
+    let place = Place::take(base)?;
+    let options = options(args, &place, store)?;
     let mut session = Session::start(manifest, options).await.map_err(explain)?;
     let mut show = Show::new(args);
     for (wanted, at) in args.publish.iter().zip(&session.published) {
@@ -118,13 +127,13 @@ fn tell(args: &Args, show: &Show) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn options(args: &Args, place: &Place) -> anyhow::Result<Options> {
+fn options(args: &Args, place: &Place, store: PathBuf) -> anyhow::Result<Options> {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     let divided = |millis: u64| millis / args.fast_backoff.max(1);
     let usual = Config::default();
     Ok(Options {
         directory: place.directory().to_owned(),
-        store: image_store(args.image_store.as_ref())?,
+        store,
         registries: RegistrySettings {
             insecure: args.insecure_registry.clone(),
             ..RegistrySettings::default()

@@ -3,8 +3,7 @@
 //! Every run has a directory of its own and holds a lock on a file in it. A directory whose lock nobody holds belongs
 //! to a run that was killed; the next run, and `--clean`, remove it.
 
-use super::args::Args;
-use crate::commands::instance::{LOCK, state_dir};
+use crate::commands::instance::LOCK;
 use crate::settings;
 use anyhow::Context as _;
 use remora_engine::registry::Credentials;
@@ -23,12 +22,11 @@ pub(super) struct Place {
 
 impl Place {
     /// Takes a directory, after removing the remains of others.
-    pub(super) fn take(args: &Args) -> anyhow::Result<Self> {
-        let base = state_dir(args.state_dir.as_ref())?;
-        fs::create_dir_all(&base)
+    pub(super) fn take(base: &Path) -> anyhow::Result<Self> {
+        fs::create_dir_all(base)
             .with_context(|| format!("make {} (another place is chosen by --state-dir)", base.display()))?;
-        let _gate = gate(&base)?;
-        remove_dead(&base)?;
+        let _gate = gate(base)?;
+        remove_dead(base)?;
         let directory = base.join(std::process::id().to_string());
         // Nobody else has any business in there.
         DirBuilder::new()
@@ -72,13 +70,12 @@ fn gate(base: &Path) -> anyhow::Result<File> {
 }
 
 /// Removes what nobody holds; how many there were.
-pub(super) fn clean(args: &Args) -> anyhow::Result<usize> {
-    let base = state_dir(args.state_dir.as_ref())?;
+pub(super) fn clean(base: &Path) -> anyhow::Result<usize> {
     if !base.is_dir() {
         return Ok(0);
     }
-    let _gate = gate(&base)?;
-    remove_dead(&base)
+    let _gate = gate(base)?;
+    remove_dead(base)
 }
 
 fn remove_dead(base: &Path) -> anyhow::Result<usize> {
