@@ -213,7 +213,7 @@ impl Analysis {
     /// Analyses a pod as it stands, or as this mode would leave it.
     pub fn new(mut view: PodView, mode: Option<Mode>) -> Self {
         let setup = Setup::assume(&mut view, mode);
-        let needs: Vec<Need> = view.containers.iter().map(needs::of_container).collect();
+        let needs: Vec<Need> = view.containers.iter().map(|c| needs::in_pod(&view, c)).collect();
         let actors = reach::actors(&view, &setup, &needs);
         let probes = dialled::reports(&view, &setup);
         let address_before_hooks = reach::address_before_hooks(&view);

@@ -1,11 +1,12 @@
 //! Whether a process needs the network, as far as its container tells.
 //!
-//! Nobody declares this, so it is inferred: from programs on the command line, from images known for what they do,
-//! and from addresses in environment and arguments. The answer says why, and "unknown" is an answer.
+//! Hardly anybody declares this (`remora.dev/network.CONTAINER`), so it is inferred: from programs on the command line,
+//! from images known for what they do, and from addresses in environment and arguments. The answer says why, and
+//! "unknown" is an answer.
 
 use std::net::IpAddr;
 
-use crate::view::Container;
+use crate::view::{Container, PodView};
 
 mod address;
 
@@ -33,6 +34,9 @@ impl Need {
         !matches!(self, Self::No(_))
     }
 }
+
+/// The pod's own word, followed by the container's name.
+const DECLARED: &str = "remora.dev/network.";
 
 /// Programs that do nothing without a network.
 const NETWORK_PROGRAMS: [&str; 34] = [
@@ -98,7 +102,17 @@ const NETWORK_NAMES: [&str; 16] = [
     "consul",
 ];
 
-/// What a container's main process needs.
+/// What a container's main process needs: what the pod says about it, else what can be inferred.
+pub fn in_pod(view: &PodView, container: &Container) -> Need {
+    let key = format!("{DECLARED}{}", container.name);
+    match view.annotation(&key) {
+        Some("none") => Need::No("the pod declares it"),
+        Some("direct" | "mesh") => Need::Likely(format!("{key} says so")),
+        _ => of_container(container),
+    }
+}
+
+/// What a container's main process needs, as far as it tells itself.
 pub fn of_container(container: &Container) -> Need {
     let by_command = of_command(&container.command);
     if by_command.is_likely() {

@@ -82,6 +82,22 @@ fn otel_agent_that_downloads_after_istio_init_cannot_start() {
 }
 
 #[test]
+fn what_the_pod_declares_counts_more_than_what_can_be_inferred() {
+    let copying =
+        json!({"name": "agent", "image": "vendor/agent", "command": ["cp", "-r", "/agent", "/otel"]});
+    let mut document = pod(
+        &json!([istio_init(), copying]),
+        &json!([proxy(&json!({})), app()]),
+    );
+    assert!(find(&checked(&document), "RM001", "agent").is_none());
+    document["metadata"]["annotations"] = json!({"remora.dev/network.agent": "mesh"});
+    assert!(find(&checked(&document), "RM001", "agent").is_some());
+    document["spec"]["initContainers"][1]["command"] = json!(["curl", "http://registry.example.com"]);
+    document["metadata"]["annotations"] = json!({"remora.dev/network.agent": "none"});
+    assert!(find(&checked(&document), "RM001", "agent").is_none());
+}
+
+#[test]
 fn every_fix_of_the_otel_case_mends_it() {
     let broken = pod(
         &json!([istio_init(), downloading_agent()]),
