@@ -52,6 +52,7 @@ const RULES: &[(&str, Rule)] = &[
     (name::MERGE_METRICS, Rule::Bool),
     (name::SECURE_PORT, Rule::PortOrZero),
     (name::DATADOG_ENV, Rule::JsonMap),
+    (name::GATE, Rule::OneOf(&["probe", "hook"])),
 ];
 
 /// Annotations without a rule that are known all the same: read by others, or judged elsewhere.
@@ -163,6 +164,7 @@ fn is_unknown(key: &str) -> bool {
         return !(rest.starts_with("network.")
             || rest.starts_with("start-after.")
             || rest.starts_with("demo.")
+            || rest == "gate"
             || rest == "enforce");
     }
     is_istio(key) && !known_names().any(|known| known == key)

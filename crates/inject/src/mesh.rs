@@ -2,7 +2,7 @@
 //!
 //! Decided first ([`Mesh::plan`], which only reads the pod), then done ([`Mesh::apply`]).
 
-use crate::error::InjectError;
+use crate::error::{InjectError, shown};
 use crate::names::{self, annotation, label};
 use crate::native;
 use crate::overrides::{self, Overrides, Status};
@@ -46,6 +46,11 @@ impl<'a> Mesh<'a> {
         pod: &Value,
         warnings: &mut Vec<Warning>,
     ) -> Result<Self, InjectError> {
+        let gate = settings.values.text(&["remora", "gate"]);
+        if !["", "probe", "hook"].contains(&gate.as_str()) {
+            let text = format!("values: remora.gate must be probe or hook, not {}", shown(&gate));
+            return Err(InjectError::Malformed(text));
+        }
         let status = Status::of(pod);
         let config = effective_config(pod, settings)?;
         let native = native::of_pod(pod, settings.native, warnings);

@@ -106,6 +106,8 @@ pub mod annotation {
     pub const NETWORK_PREFIX: &str = "remora.dev/network.";
     /// Prefix: the container after which another one starts.
     pub const START_AFTER_PREFIX: &str = "remora.dev/start-after.";
+    /// What makes containers wait for a native proxy: `probe` or `hook`.
+    pub const GATE: &str = "remora.dev/gate";
 }
 
 /// Label names.

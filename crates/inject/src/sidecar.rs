@@ -118,6 +118,15 @@ impl<'a> Inputs<'a> {
         self.status != "0"
     }
 
+    /// Whether containers wait for a native proxy because its `postStart` hook does, rather than for its startup probe.
+    ///
+    /// The hook ends when the proxy is ready, the probe is asked once a second. A probe outlives a restart of the
+    /// kubelet, a hook does not.
+    pub(crate) fn waits_by_hook(&self) -> bool {
+        let wanted = self.own_or(annotation::GATE, self.settings.values.at(&["remora", "gate"]));
+        self.native && self.has_probes() && wanted == "hook"
+    }
+
     pub(crate) fn uses_istiod_certificates(&self) -> bool {
         self.text(&["global", "pilotCertProvider"]) == "istiod"
     }

@@ -4,9 +4,10 @@
 mod common;
 
 use common::{
-    classic, cni, codes, container, inject, inject_document, mesh, native, order, parse, with_order,
+    classic, cni, codes, container, inject, inject_document, mesh, native, order, parse, try_inject,
+    with_order,
 };
-use remora_inject::Order;
+use remora_inject::{Order, Settings};
 use serde_json::{Value, json};
 
 /// Two init containers of the user's and one application.
@@ -183,4 +184,35 @@ fn classic_holds_unless_somebody_said_no() {
     let values = json!({"global": {"proxy": {"holdApplicationUntilProxyStarts": false}}});
     assert!(!hook(&pod(), mesh(false, &values)));
     assert_eq!(codes(&inject(&asked, &native()).warnings), ["hold-ignored"]);
+}
+
+#[test]
+fn a_native_proxy_is_waited_for_by_its_probe_or_by_its_hook_never_by_both() {
+    let gates = |pod: &Value, settings: &Settings| {
+        let injected = inject(pod, settings).pod;
+        assert_eq!(
+            inject(&injected, settings).pod,
+            injected,
+            "again, nothing changes"
+        );
+        let proxy = container(&injected, "istio-proxy");
+        let hook = &proxy["lifecycle"]["postStart"];
+        assert!(proxy["lifecycle"]["preStop"].is_object(), "it drains either way");
+        (proxy["startupProbe"].is_object(), hook.is_object())
+    };
+    let (probe, hook) = ((true, false), (false, true));
+    let everywhere = mesh(true, &json!({"remora": {"gate": "hook"}}));
+    assert_eq!(gates(&pod(), &native()), probe);
+    assert_eq!(gates(&pod(), &everywhere), hook);
+    assert_eq!(
+        gates(&annotated(&json!({"remora.dev/gate": "hook"})), &native()),
+        hook
+    );
+    assert_eq!(
+        gates(&annotated(&json!({"remora.dev/gate": "probe"})), &everywhere),
+        probe
+    );
+    let wrong = mesh(true, &json!({"remora": {"gate": "door"}}));
+    assert!(try_inject(&pod(), &wrong).is_err());
+    assert!(try_inject(&annotated(&json!({"remora.dev/gate": "door"})), &native()).is_err());
 }

@@ -28,7 +28,7 @@ pub(super) fn container(inputs: &Inputs<'_>) -> Value {
         set("lifecycle", lifecycle);
     }
     if inputs.has_probes() {
-        if let Some(probe) = startup_probe(inputs) {
+        if let Some(probe) = startup_probe(inputs).filter(|_| !inputs.waits_by_hook()) {
             set("startupProbe", probe);
         }
         set("readinessProbe", readiness_probe(inputs));
@@ -91,7 +91,12 @@ fn lifecycle(inputs: &Inputs<'_>) -> Option<Value> {
         return None;
     }
     let port = format!("--debug-port={}", inputs.status);
-    Some(json!({"preStop": {"exec": {"command": ["pilot-agent", "request", port, "POST", "drain"]}}}))
+    let mut lifecycle =
+        json!({"preStop": {"exec": {"command": ["pilot-agent", "request", port, "POST", "drain"]}}});
+    if inputs.waits_by_hook() {
+        lifecycle["postStart"] = json!({"exec": {"command": ["pilot-agent", "wait"]}});
+    }
+    Some(lifecycle)
 }
 
 fn health_check() -> Value {
