@@ -4,7 +4,7 @@
 
 use super::world::{Key, key_of};
 use crate::webhook::{Enforcement, Native, Node, Rules};
-use remora_inject::{InjectConfig, Mesh, Settings, SettingsError, Values, otel};
+use remora_inject::{InjectConfig, Injectors, Mesh, Order, Settings, SettingsError, Values, otel};
 use remora_pod::yaml;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -159,6 +159,8 @@ impl Sources {
         Ok(Settings {
             mesh: Mesh::new(mesh).map_err(wrong(&self.names.mesh))?,
             config: config.map_err(wrong(&self.names.injector))?,
+            order: order(&values).map_err(wrong(&self.names.injector))?,
+            injectors: injectors(&values).map_err(wrong(&self.names.injector))?,
             values,
             revision: self.names.revision.clone(),
             ..Settings::default()
@@ -190,6 +192,45 @@ impl Sources {
     }
 }
 
+/// `remora.order`, as the option of `remora inject`.
+fn order(values: &Values) -> Result<Order, SettingsError> {
+    match values.text(&["remora", "order"]).as_str() {
+        "" | "safe" => Ok(Order::Safe),
+        "istio" => Ok(Order::Istio),
+        _ => Err(wanted("remora.order", "safe or istio")),
+    }
+}
+
+/// `remora.injectors`, as the option of `remora inject`.
+fn injectors(values: &Values) -> Result<Injectors, SettingsError> {
+    let wrong = || wanted("remora.injectors", "a list of mesh and otel");
+    let listed = match values.at(&["remora", "injectors"]) {
+        Value::Null => return Ok(Injectors::default()),
+        Value::Array(listed) => listed,
+        _ => return Err(wrong()),
+    };
+    let mut chosen = Injectors {
+        mesh: false,
+        otel: false,
+    };
+    for name in listed {
+        match name.as_str() {
+            Some("mesh") => chosen.mesh = true,
+            Some("otel") => chosen.otel = true,
+            _ => return Err(wrong()),
+        }
+    }
+    Ok(chosen)
+}
+
+fn wanted(field: &str, wanted: &'static str) -> SettingsError {
+    SettingsError::Type {
+        document: "values",
+        field: field.to_owned(),
+        wanted,
+    }
+}
+
 /// Without what changes for no reason of ours.
 fn slimmed(mut document: Value) -> Value {
     if let Some(metadata) = document["metadata"].as_object_mut() {
@@ -206,6 +247,7 @@ fn slimmed(mut document: Value) -> Value {
 mod tests {
     use super::{Names, Source, Sources};
     use crate::webhook::Native;
+    use remora_inject::Order;
     use serde_json::{Value, json};
 
     fn sources() -> Sources {
@@ -237,6 +279,25 @@ mod tests {
         assert_eq!(rules.settings.mesh.text("trustDomain", ""), "td");
         assert_eq!(rules.settings.values.text(&["global", "hub"]), "example.com");
         assert!(matches!(rules.native, Native::ByNodes(_)));
+    }
+
+    #[test]
+    fn order_and_injectors_are_values_as_they_are_options_of_the_command() {
+        let settings = |values: &str| {
+            let mut sources = sources();
+            sources.put(
+                Source::ConfigMap,
+                map("istio-sidecar-injector", &json!({"values": values})),
+            );
+            sources.rules().0.map(|rules| rules.settings)
+        };
+        assert_eq!(settings("{}").unwrap().order, Order::Safe);
+        let classic = settings("remora: {order: istio, injectors: [mesh]}").unwrap();
+        assert_eq!(classic.order, Order::Istio);
+        assert!(classic.injectors.mesh && !classic.injectors.otel);
+        for bad in ["remora: {order: first}", "remora: {injectors: vault}"] {
+            assert!(settings(bad).is_none(), "{bad}");
+        }
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The mesh of a cluster.
 
 use crate::{cluster, out, settings};
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use remora_control::kubernetes::{Cluster, Notice, Settings};
 use remora_control::{plane, status};
 use std::net::SocketAddr;
@@ -33,7 +33,7 @@ pub(super) struct ClusterArgs {
 
 pub(super) async fn serve(args: &ClusterArgs, stop: impl Future<Output = ()>) -> anyhow::Result<()> {
     let client = client(args).await?;
-    let settings = settings_of_environment();
+    let settings = settings_of_environment()?;
     let listen = async |address: SocketAddr| {
         let listener = TcpListener::bind(address).await;
         listener.with_context(|| format!("listen on {address}"))
@@ -85,7 +85,7 @@ async fn client(args: &ClusterArgs) -> anyhow::Result<kube::Client> {
     kube::Client::try_from(config).context("prepare to talk to the API server")
 }
 
-fn settings_of_environment() -> Settings {
+fn settings_of_environment() -> anyhow::Result<Settings> {
     let variable = |name: &str, default: &str| settings::variable(name).unwrap_or_else(|| default.to_owned());
     let namespace = variable("POD_NAMESPACE", "istio-system");
     let revision = variable("REVISION", "");
@@ -95,7 +95,7 @@ fn settings_of_environment() -> Settings {
         format!("istiod-{revision}")
     };
     let name = |suffix: &str| format!("{service}.{namespace}{suffix}");
-    Settings {
+    Ok(Settings {
         revision: if revision == "default" {
             String::new()
         } else {
@@ -112,9 +112,21 @@ fn settings_of_environment() -> Settings {
                 "localhost".to_owned(),
             ],
             // istio: a day, and at most ninety.
-            certificate_life: Duration::from_hours(24),
-            longest_certificate_life: Duration::from_hours(90 * 24),
+            certificate_life: life("DEFAULT_WORKLOAD_CERT_TTL", Duration::from_hours(24))?,
+            longest_certificate_life: life("MAX_WORKLOAD_CERT_TTL", Duration::from_hours(90 * 24))?,
         },
         namespace,
+    })
+}
+
+/// How long certificates live, as Go writes durations: `24h`.
+fn life(variable: &str, usual: Duration) -> anyhow::Result<Duration> {
+    let Some(text) = settings::variable(variable) else {
+        return Ok(usual);
+    };
+    let nanos = remora_pod::duration::parse(&text).with_context(|| format!("{variable}={text}"))?;
+    match u64::try_from(nanos) {
+        Ok(nanos) if nanos > 0 => Ok(Duration::from_nanos(nanos)),
+        _ => bail!("{variable}={text}: a certificate must live for some time, as in 24h"),
     }
 }
