@@ -4,6 +4,7 @@
 //! a well-behaved application does.
 
 mod http;
+mod load;
 mod roles;
 
 use anyhow::Context as _;
@@ -37,6 +38,8 @@ pub(crate) enum Role {
     Hello(Serve),
     /// Calls an address until it answers with a good status
     Call(Call),
+    /// Calls an address all the time, and says once a second how often that went wrong
+    Load(load::Load),
 }
 
 /// How a service is served.
@@ -68,7 +71,14 @@ pub(crate) struct Call {
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     match &args.role {
-        Role::Call(call) => run_call(call),
+        Role::Call(call) => {
+            let (url, tries, hold) = (call.url.clone(), call.tries, call.hold);
+            run_until_stopped(move || roles::call(&url, tries, hold), ExitCode::FAILURE)
+        }
+        Role::Load(load) => {
+            let load = load.clone();
+            run_until_stopped(move || load::run(&load), ExitCode::SUCCESS)
+        }
         Role::Productpage(serve) => run_service(serve, roles::productpage),
         Role::Details(serve) => run_service(serve, roles::details),
         Role::Reviews(serve) => run_service(serve, roles::reviews),
@@ -79,8 +89,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Calls on a thread of its own, so that a stop signal ends it: the first process of a container gets no other end.
-fn run_call(call: &Call) -> anyhow::Result<ExitCode> {
+/// Works on a thread of its own, so that a stop signal ends it: the first process of a container gets no other end.
+fn run_until_stopped(
+    work: impl FnOnce() -> ExitCode + Send + 'static,
+    stopped: ExitCode,
+) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -88,16 +101,15 @@ fn run_call(call: &Call) -> anyhow::Result<ExitCode> {
     runtime.block_on(async {
         let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
         let mut interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
-        let (url, tries, hold) = (call.url.clone(), call.tries, call.hold);
         let (done, outcome) = tokio::sync::oneshot::channel();
         std::thread::Builder::new()
             .name("call".into())
-            .spawn(move || done.send(roles::call(&url, tries, hold)))
+            .spawn(move || done.send(work()))
             .context("start a thread")?;
         tokio::select! {
             code = outcome => Ok(code.unwrap_or(ExitCode::FAILURE)),
-            _ = terminate.recv() => Ok(ExitCode::FAILURE),
-            _ = interrupt.recv() => Ok(ExitCode::FAILURE),
+            _ = terminate.recv() => Ok(stopped),
+            _ = interrupt.recv() => Ok(stopped),
         }
     })
 }

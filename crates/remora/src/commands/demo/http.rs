@@ -1,7 +1,7 @@
 //! Just enough HTTP/1.1 for the demo application: one request a connection.
 
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
-use std::net::{TcpListener, TcpStream, ToSocketAddrs as _};
+use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs as _};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -121,22 +121,46 @@ fn serve(stream: TcpStream, think: Duration, handler: Handler) -> io::Result<()>
 
 /// The status and body of `http://HOST:PORT/PATH`.
 pub(super) fn get(url: &str) -> io::Result<(u16, String)> {
-    let wrong = || io::Error::new(io::ErrorKind::InvalidInput, "not an http:// address");
-    let rest = url.strip_prefix("http://").ok_or_else(wrong)?;
-    let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
-    let address = if host.contains(':') {
-        host.to_owned()
-    } else {
-        format!("{host}:80")
-    };
-    let mut last = io::Error::from(io::ErrorKind::NotFound);
-    for candidate in address.to_socket_addrs()? {
-        match TcpStream::connect_timeout(&candidate, PATIENCE) {
-            Ok(stream) => return exchange(stream, host, path),
-            Err(error) => last = error,
-        }
+    Target::of(url)?.get()
+}
+
+/// Somebody to ask more than once.
+#[derive(Debug, Clone)]
+pub(super) struct Target {
+    addresses: Vec<SocketAddr>,
+    host: String,
+    path: String,
+}
+
+impl Target {
+    /// Reads `http://HOST:PORT/PATH` and looks the host up.
+    pub(super) fn of(url: &str) -> io::Result<Self> {
+        let wrong = || io::Error::new(io::ErrorKind::InvalidInput, "not an http:// address");
+        let rest = url.strip_prefix("http://").ok_or_else(wrong)?;
+        let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
+        let address = if host.contains(':') {
+            host.to_owned()
+        } else {
+            format!("{host}:80")
+        };
+        Ok(Self {
+            addresses: address.to_socket_addrs()?.collect(),
+            host: host.to_owned(),
+            path: path.to_owned(),
+        })
     }
-    Err(last)
+
+    /// Asks, on a connection of its own.
+    pub(super) fn get(&self) -> io::Result<(u16, String)> {
+        let mut last = io::Error::from(io::ErrorKind::NotFound);
+        for candidate in &self.addresses {
+            match TcpStream::connect_timeout(candidate, PATIENCE) {
+                Ok(stream) => return exchange(stream, &self.host, &self.path),
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
 }
 
 fn exchange(mut stream: TcpStream, host: &str, path: &str) -> io::Result<(u16, String)> {
