@@ -9,11 +9,15 @@
 
 Network, mounts and processes are the node's own; the machine's are not touched, except for a few kernel settings the
 kubelet insists on, which `down` puts back. Needs root.
+
+With REMORA_E2E_KUBECONFIG any other cluster is used instead. REMORA_E2E_LOAD is then a command that makes an OCI archive
+known to its nodes, as in `kind load image-archive`; the archive is its last word.
 """
 import base64
 import json
 import os
 import pathlib
+import shlex
 import shutil
 import signal
 import subprocess
@@ -24,13 +28,17 @@ HERE = pathlib.Path(__file__).resolve().parent
 DATA = pathlib.Path(os.environ.get("REMORA_E2E_DATA", "/tmp/remora-e2e"))
 NODE, ADDRESS, PODS, SERVICES = "node-1", "10.213.0.1", "10.214.0.0/16", "10.215.0.0/16"
 FIRST_SERVICE = "10.215.0.1"
+# Somebody else's cluster.
+OTHER = os.environ.get("REMORA_E2E_KUBECONFIG")
 # What the kubelet changes for the whole machine.
 KERNEL = ["vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/panic_on_oops",
           "kernel/keys/root_maxkeys", "kernel/keys/root_maxbytes"]
 
 
-def tools():
-    return pathlib.Path(subprocess.run([HERE / "tools"], check=True, stdout=subprocess.PIPE, text=True).stdout.strip())
+def tools(what="node"):
+    """Where the programs are; got and built where they are not."""
+    done = subprocess.run([HERE / "tools", what], check=True, stdout=subprocess.PIPE, text=True)
+    return pathlib.Path(done.stdout.strip())
 
 
 # Where the node sees them.
@@ -48,6 +56,15 @@ def anchor():
         sys.exit("the cluster is not up: cluster.py up")
 
 
+def is_own():
+    """Whether the node is ours to do with what we like."""
+    return not OTHER
+
+
+def is_up():
+    return bool(OTHER) or (DATA / "anchor").exists()
+
+
 def inside(*words):
     return ["nsenter", "-t", str(anchor()), "-n", "-m", "-p", "--", *[str(w) for w in words]]
 
@@ -63,16 +80,17 @@ def authority(name):
 
 
 def certificate(name, subject, usage, names="", by="ca"):
-    base = DATA / f"pki/{name}"
+    def file(suffix):
+        return DATA / f"pki/{name}.{suffix}"
     extension = f"keyUsage=critical,digitalSignature\nextendedKeyUsage={usage}\n"
     if names:
         extension += f"subjectAltName={names}\n"
-    base.with_suffix(".ext").write_text(extension)
+    file("ext").write_text(extension)
     run("openssl", "req", "-new", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-subj", subject,
-        "-keyout", base.with_suffix(".key"), "-out", base.with_suffix(".csr"), stderr=subprocess.DEVNULL)
-    run("openssl", "x509", "-req", "-days", "30", "-in", base.with_suffix(".csr"), "-CA", DATA / f"pki/{by}.crt",
-        "-CAkey", DATA / f"pki/{by}.key", "-CAcreateserial", "-extfile", base.with_suffix(".ext"),
-        "-out", base.with_suffix(".crt"), stderr=subprocess.DEVNULL)
+        "-keyout", file("key"), "-out", file("csr"), stderr=subprocess.DEVNULL)
+    run("openssl", "x509", "-req", "-days", "30", "-in", file("csr"), "-CA", DATA / f"pki/{by}.crt",
+        "-CAkey", DATA / f"pki/{by}.key", "-CAcreateserial", "-extfile", file("ext"),
+        "-out", file("crt"), stderr=subprocess.DEVNULL)
 
 
 def kubeconfig(name):
@@ -108,6 +126,16 @@ def certificates():
     run("openssl", "genrsa", "-out", DATA / "pki/accounts.key", "2048", stderr=subprocess.DEVNULL)
     run("openssl", "rsa", "-in", DATA / "pki/accounts.key", "-pubout", "-out", DATA / "pki/accounts.pub",
         stderr=subprocess.DEVNULL)
+
+
+def serving(host):
+    """The bundle of an authority for webhooks, and a certificate and key for one of them."""
+    if not (DATA / "pki/hooks.crt").exists():
+        (DATA / "pki").mkdir(parents=True, exist_ok=True)
+        authority("hooks")
+    certificate(host, f"/CN={host[:60]}", "serverAuth", f"DNS:{host}", by="hooks")
+    bundle = base64.b64encode((DATA / "pki/hooks.crt").read_bytes()).decode()
+    return bundle, (DATA / f"pki/{host}.crt").read_text(), (DATA / f"pki/{host}.key").read_text()
 
 
 # Configuration ------------------------------------------------------------------------------------------------------
@@ -152,36 +180,57 @@ BinaryName = "{BIN}/runc"
     network = {"cniVersion": "1.0.0", "name": "e2e", "plugins": [
         {"type": "bridge", "bridge": "pods0", "isDefaultGateway": True, "hairpinMode": True,
          "ipam": {"type": "host-local", "ranges": [[{"subnet": PODS.replace("/16", "/24")}]]}},
-        {"type": "portmap", "capabilities": {"portMappings": True}}]}
+        {"type": "portmap", "capabilities": {"portMappings": True}},
+        {"type": "capture.py", "binary": str(DATA / "remora")}]}
     (DATA / "network.conflist").write_text(json.dumps(network))
     (DATA / "resolv.conf").write_text("")
 
 
-def image(bin, name, entrypoint, files):
-    """An OCI archive with busybox under some names."""
+def image(name, entrypoint, applets, files=None):
+    """An OCI archive with busybox under some names, and files: a path to copy, or the text of a script."""
     root = DATA / "image"
     shutil.rmtree(root, ignore_errors=True)
     (root / "bin").mkdir(parents=True)
     for directory in ["tmp", "etc"]:
         (root / directory).mkdir()
-    shutil.copy(bin / "busybox", root / "bin/busybox")
-    for applet in files:
+    shutil.copy(tools("busybox") / "busybox", root / "bin/busybox")
+    for applet in applets:
         (root / "bin" / applet).symlink_to("busybox")
+    for path, content in (files or {}).items():
+        if isinstance(content, pathlib.Path):
+            shutil.copy(content, root / path)
+        else:
+            (root / path).write_text(content)
+        (root / path).chmod(0o755)
     (root / "etc/passwd").write_text("root:x:0:0:root:/:/bin/sh\napp:x:1000:1000:app:/:/bin/sh\n")
     # Without it the C library looks for plugins that are not there.
     (root / "etc/nsswitch.conf").write_text("hosts: files dns\n")
-    archive = DATA / f"{name}.tar"
-    run(sys.executable, HERE / "image.py", f"localhost/{name}:1", root, archive, json.dumps(entrypoint))
+    archive = DATA / "image.tar"
+    run(sys.executable, HERE / "image.py", name, root, archive, json.dumps(entrypoint))
     return archive
 
 
 # Running ------------------------------------------------------------------------------------------------------------
 
 def daemon(name, *words):
-    log = open(DATA / f"log/{name}.log", "wb")
+    words = [str(w) for w in words]
+    log = open(DATA / f"log/{name}.log", "ab")
     environment = {"PATH": f"{BIN}:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root"}
-    subprocess.Popen(inside(*words), stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment,
-                     start_new_session=True)
+    started = subprocess.Popen(inside(*words), stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment,
+                               start_new_session=True)
+    (DATA / f"log/{name}.json").write_text(json.dumps({"pid": started.pid, "words": words}))
+
+
+def restart(name):
+    """Kills a daemon and starts it again."""
+    known = json.loads((DATA / f"log/{name}.json").read_text())
+    # What entered the namespaces waits outside of them for the daemon.
+    pid = known["pid"]
+    for child in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        os.kill(int(child), signal.SIGKILL)
+    while pathlib.Path(f"/proc/{pid}/exe").exists():
+        time.sleep(0.05)
+    daemon(name, *known["words"])
 
 
 def until(what, *words, seconds=120):
@@ -190,17 +239,22 @@ def until(what, *words, seconds=120):
         if subprocess.run([str(w) for w in words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode == 0:
             return
         time.sleep(0.2)
-    for log in sorted((DATA / "log").iterdir()):
+    for log in sorted((DATA / "log").glob("*.log")):
         print(f"== {log.name}", *log.read_text(errors="replace").splitlines()[-5:], sep="\n", file=sys.stderr)
     sys.exit(f"gave up waiting for {what}; logs are in {DATA}/log")
 
 
 def kubectl(*words):
+    if OTHER:
+        return ["kubectl", "--kubeconfig", OTHER, *[str(w) for w in words]]
     return inside(BIN / "kubectl", "--kubeconfig", DATA / "admin.kubeconfig", *words)
 
 
 def up():
-    if (DATA / "anchor").exists():
+    if OTHER:
+        (DATA / "pki").mkdir(parents=True, exist_ok=True)
+        return load(busybox())
+    if is_up():
         sys.exit("the cluster is up already, or remains of one are there: cluster.py down")
     bin = tools()
     shutil.rmtree(DATA, ignore_errors=True)
@@ -215,10 +269,10 @@ def up():
     until("the node's namespaces", "test", "-e", DATA / "node-is-there", seconds=20)
     children = pathlib.Path(f"/proc/{outer.pid}/task/{outer.pid}/children").read_text().split()
     (DATA / "anchor").write_text(children[0])
-    start(bin)
+    start()
 
 
-def start(bin):
+def start():
     pki, etcd = DATA / "pki", "http://127.0.0.1:2379"
     daemon("etcd", BIN / "etcd", "--data-dir", "/var/lib/etcd", "--listen-client-urls", etcd,
            "--advertise-client-urls", etcd)
@@ -246,8 +300,8 @@ def start(bin):
     daemon("scheduler", BIN / "kube-scheduler", f"--kubeconfig={DATA}/scheduler.kubeconfig", "--leader-elect=false",
            "--bind-address=127.0.0.1")
     until("containerd", *inside(BIN / "ctr", "version"))
-    load(image(bin, "pause", ["/bin/sleep", "2147483647"], ["sleep"]))
-    load(image(bin, "busybox", ["/bin/sh"], ["sh", "sleep", "wget", "httpd", "nc", "cat", "echo", "true", "false", "ip", "id"]))
+    load(image("localhost/pause:1", ["/bin/sleep", "2147483647"], ["sleep"]))
+    load(busybox())
     daemon("kubelet", BIN / "kubelet", f"--config={DATA}/kubelet.json", f"--kubeconfig={DATA}/kubelet.kubeconfig",
            f"--hostname-override={NODE}", f"--node-ip={ADDRESS}", "--root-dir=/var/lib/kubelet")
     daemon("proxy", BIN / "kube-proxy", f"--config={DATA}/proxy.json")
@@ -255,12 +309,22 @@ def start(bin):
     until("the default service account", *kubectl("-n", "default", "get", "serviceaccount", "default"))
 
 
+def busybox():
+    applets = ["sh", "sleep", "wget", "httpd", "nc", "cat", "echo", "true", "false", "ip", "id"]
+    return image("localhost/busybox:1", ["/bin/sh"], applets)
+
+
 def load(archive):
+    if OTHER:
+        how = os.environ.get("REMORA_E2E_LOAD") or sys.exit("REMORA_E2E_LOAD must say how images get to the nodes")
+        return run(*shlex.split(how), archive)
     run(*inside(BIN / "ctr", "-n", "k8s.io", "images", "import", archive), stdout=subprocess.DEVNULL)
 
 
 def down():
-    if (DATA / "anchor").exists():
+    if OTHER:
+        return shutil.rmtree(DATA, ignore_errors=True)
+    if is_up():
         pid = anchor()
         # Only what `up` started, which carries its folder's name.
         if str(DATA).encode() in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes() if pathlib.Path(f"/proc/{pid}").exists() else False:

@@ -24,6 +24,7 @@ mount --make-rshared /
 mkdir -p /etc/cni/net.d /opt/cni
 rm -rf /opt/cni/bin
 cp -r "$data/bin/cni" /opt/cni/bin
+cp "$(dirname "$0")/capture.py" /opt/cni/bin/
 cp "$data/network.conflist" /etc/cni/net.d/10-e2e.conflist
 ip link set lo up
 ip link add node0 type veth peer name node1

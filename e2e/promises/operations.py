@@ -1,0 +1,78 @@
+"""What operators of a mesh do: restarts, rotations, several control planes, going away."""
+import json
+import subprocess
+
+import cluster
+from kit import *
+from promises.load import Load
+from promises.mesh import CART
+
+
+def served_certificate():
+    """The serial number of the certificate the webhooks show just now."""
+    address = get("service", "istiod", "istio-system")["spec"]["clusterIP"]
+    shown = subprocess.run(cluster.inside("openssl", "s_client", "-connect", f"{address}:443"), input=b"",
+                           capture_output=True).stdout
+    serial = subprocess.run(["openssl", "x509", "-noout", "-serial"], input=shown, capture_output=True)
+    return serial.stdout.decode().strip()
+
+
+def lives(how):
+    """Sets how long certificates live, or no longer does."""
+    kubectl("-n", "istio-system", "set", "env", "deployment/istiod", f"MAX_WORKLOAD_CERT_TTL{how}")
+    rolled_out("istiod", "istio-system")
+
+
+def make_many():
+    """A hundred pods and more, until the certificate has changed a few times. They need not run: a gate keeps them off."""
+    seen, made, gate = set(), 0, [{"name": "remora.dev/never"}]
+    while made < 100 or len(seen) < 4:
+        seen.add(served_certificate())
+        batch = [pod(f"many-{made + i}", "many", [SLEEPER], schedulingGates=gate) for i in range(10)]
+        done = called("create", "-f", "-", text=documents(batch))
+        assert done.returncode == 0, done.stderr
+        made += len(batch)
+    assert "" not in seen, "the certificate could not be read"
+    print(f"      {made} pods, {len(seen)} certificates", flush=True)
+    return made
+
+
+@promise
+def while_certificates_of_the_webhook_change_no_pod_is_refused():
+    if not cluster.is_own():
+        raise NotHere("the certificate cannot be seen from here")
+    namespace("many", **{"istio-injection": "enabled"})
+    lives("=4s")
+    try:
+        made = make_many()
+    finally:
+        lives("-")
+    pods = json.loads(kubectl("-n", "many", "get", "pods", "-o", "json"))["items"]
+    assert len(pods) == made and all("istio-proxy" in names(one) for one in pods)
+    gone("many")
+
+
+@promise
+def of_two_control_planes_one_may_die_while_pods_are_made():
+    kubectl("-n", "istio-system", "scale", "deployment/istiod", "--replicas=2")
+    rolled_out("istiod", "istio-system")
+    for turn, one in enumerate(listed("pods", "istio-system", "app=istiod,istio.io/rev=default")):
+        kubectl("-n", "istio-system", "delete", "pod", one["metadata"]["name"], "--wait=false")
+        apply(pod(f"survivor-{turn}", "shop", [SLEEPER], initContainers=[fetch("migrate", CART)]))
+        ready(f"survivor-{turn}", "shop")
+        rolled_out("istiod", "istio-system")
+    kubectl("-n", "istio-system", "scale", "deployment/istiod", "--replicas=1")
+
+
+@promise
+def a_restart_of_the_kubelet_disturbs_nobody():
+    if not cluster.is_own():
+        raise NotHere("the kubelet cannot be reached")
+    with Load("undisturbed", "--rate", 50):
+        cluster.restart("kubelet")
+        until("the node", lambda: "True" in kubectl("get", "node", cluster.NODE, "-o", "jsonpath={.status.conditions[-1:].status}"))
+        apply(pod("afterwards", "shop", [SLEEPER], initContainers=[fetch("migrate", CART)]))
+        ready("afterwards", "shop")
+    for one in listed("pods", "busy", "app=hello"):
+        for status in one["status"]["initContainerStatuses"] + one["status"]["containerStatuses"]:
+            assert status["restartCount"] == 0, status
