@@ -35,6 +35,7 @@ use crate::sidecar::{RunError, Sidecar, listen_for_signals, membership};
 use crate::sockets as ports;
 use crate::status::Desk;
 use crate::stop::{Asked, StopSwitch};
+use crate::xds_proxy::LastGood;
 use crate::{http, status};
 use admin::Admin;
 use names::Names;
@@ -151,6 +152,7 @@ async fn live(settings: &Settings, envoy: &EnvoySettings, log: &Log) -> Result<u
         names: names(settings, &sidecar)?,
         secrets: envoy.follow_config.then(|| secrets.clone()),
         health: health.subscribe(),
+        last_good: last_good(settings, &sidecar, log),
     };
     sockets::discovery(discovery.control_plane, envoy, &sidecar, interests, log)?;
     if let Some(schedule) = envoy.health.clone() {
@@ -198,6 +200,19 @@ fn names(settings: &Settings, sidecar: &Sidecar) -> Result<Option<Names>, RunErr
     let sockets = ports::names(port)?;
     let dns = sidecar.names(settings, &sockets)?;
     Ok(dns.map(|dns| Names::new(Arc::clone(&sidecar.mesh), dns, sockets)))
+}
+
+/// What Envoy may start with while the control plane is away, if that is wanted; kept from here on.
+fn last_good(settings: &Settings, sidecar: &Sidecar, log: &Log) -> Option<LastGood> {
+    let keeper = sidecar.keeper(settings, "envoy.snapshot")?;
+    let found = keeper.load();
+    tokio::spawn(keeper.clone().keep());
+    Some(LastGood {
+        keeper,
+        found: found.map(|found| Arc::new((found.contents, found.confirmed))),
+        readiness: sidecar.readiness.clone(),
+        log: log.clone(),
+    })
 }
 
 /// Writes what programs that speak discovery themselves need. Without it only those do not start.

@@ -134,6 +134,11 @@ impl Readiness {
         })
     }
 
+    /// The configuration that is on its way in is a kept one.
+    pub fn ages(&self, confirmed: SystemTime) {
+        self.0.send_modify(|state| state.kept = Some(confirmed));
+    }
+
     /// The control plane stands by the configuration in force.
     pub fn confirmed(&self) {
         self.0.send_if_modified(|state| state.kept.take().is_some());

@@ -12,7 +12,10 @@
 //! Does not understand resources, except those the agent itself asks for.
 
 mod carry;
+mod kept;
 mod memory;
+
+pub use kept::LastGood;
 
 use crate::xds_proxy::carry::Carrier;
 use bytes::Bytes;
@@ -93,6 +96,8 @@ pub struct XdsProxy {
     pub own: Vec<Own>,
     /// How the application feels; `None` while nobody knows, and for ever in a pod.
     pub health: watch::Receiver<Option<Health>>,
+    /// What Envoy may start with while the control plane is away, if that is kept.
+    pub last_good: Option<LastGood>,
     /// Told about everything.
     pub tell: Tell,
 }

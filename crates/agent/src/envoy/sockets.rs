@@ -8,7 +8,7 @@ use crate::metrics::AgentMetrics;
 use crate::readiness::{Readiness, Stage};
 use crate::sds::{self, Secrets};
 use crate::sidecar::{Sidecar, jitter};
-use crate::xds_proxy::{Event, Health, Own, XdsProxy};
+use crate::xds_proxy::{Event, Health, LastGood, Own, XdsProxy};
 use prost::Message;
 use remora_mtls::Roots;
 use remora_proxy::join::Notice;
@@ -118,6 +118,8 @@ pub(super) struct Interests {
     pub(super) secrets: Option<Secrets>,
     /// How the application feels.
     pub(super) health: watch::Receiver<Option<Health>>,
+    /// What Envoy may start with while the control plane is away.
+    pub(super) last_good: Option<LastGood>,
 }
 
 /// Carries discovery from here on.
@@ -160,6 +162,7 @@ pub(super) fn discovery(
         headers: headers(envoy)?,
         own,
         health: interests.health,
+        last_good: interests.last_good,
         tell: Arc::new(move |event| ear.hear(&event)),
     };
     let failed = log.clone();

@@ -99,6 +99,11 @@ impl Keeper {
         }
     }
 
+    /// The control plane stood by the configuration in force last at that time.
+    pub(crate) fn not_live_since(&self, time: SystemTime) {
+        self.0.metrics.configuration_is(Some(time));
+    }
+
     /// Writes for ever.
     pub(crate) async fn keep(self) {
         let mut states = self.0.state.subscribe();

@@ -1,5 +1,6 @@
 //! One stream of Envoy's, over as many connections to the control plane as it takes.
 
+use super::kept::Kept;
 use super::memory::{Answer, FromEnvoy, FromPlane, Memory};
 use super::{Event, Health, XdsProxy};
 use bytes::Bytes;
@@ -15,6 +16,8 @@ const SHORTEST_WAIT: Duration = Duration::from_millis(20);
 const LONGEST_WAIT: Duration = Duration::from_secs(15);
 /// A control plane that takes connections and says nothing is given up after this.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(30);
+/// A control plane that says nothing for so long is away, where something was kept.
+const PATIENCE: Duration = Duration::from_secs(2);
 /// Requests that wait for the control plane. Envoy is not read beyond that, and goes on reading itself.
 const WAITING: usize = 256;
 
@@ -33,6 +36,9 @@ pub(super) struct Carrier {
     to_envoy: mpsc::Sender<Result<Bytes, Status>>,
     memory: Memory,
     health: watch::Receiver<Option<Health>>,
+    kept: Option<Kept>,
+    /// What Envoy asked for, until the control plane is heard: it may have to be answered without it.
+    asked: Vec<Bytes>,
     /// Whether the control plane said something on this connection.
     heard: bool,
 }
@@ -51,6 +57,8 @@ impl Carrier {
             to_envoy,
             memory: Memory::new(protocol, own),
             health: proxy.health.clone(),
+            kept: proxy.last_good.clone().map(|all| Kept::new(all, protocol)),
+            asked: Vec::new(),
             heard: false,
             proxy,
         }
@@ -70,6 +78,9 @@ impl Carrier {
                 return;
             };
             (self.proxy.tell)(Event::Disconnected(error));
+            if self.make_do().await.is_none() {
+                return;
+            }
             wait = if self.heard {
                 SHORTEST_WAIT
             } else {
@@ -89,7 +100,12 @@ impl Carrier {
             tokio::select! {
                 () = &mut over => return Some(()),
                 message = self.from_envoy.message() => match message {
-                    Ok(Some(message)) => self.note(&message),
+                    Ok(Some(message)) => {
+                        self.note(&message);
+                        if let Some(answer) = self.kept_answer(&message) {
+                            self.to_envoy.send(Ok(answer)).await.ok()?;
+                        }
+                    }
                     Ok(None) | Err(_) => return None,
                 },
                 () = self.to_envoy.closed() => return None,
@@ -97,10 +113,51 @@ impl Carrier {
         }
     }
 
+    /// The control plane is away: what Envoy asked for so far is answered with what was kept, if there is something.
+    /// `None` when Envoy is gone.
+    async fn make_do(&mut self) -> Option<()> {
+        if !self.kept.as_mut().is_some_and(Kept::away) {
+            return Some(());
+        }
+        for own in &self.proxy.own {
+            // What was good enough before is not worth more than a try.
+            if let Some(resource) = self.kept.as_ref().and_then(|kept| kept.own(&own.type_url)) {
+                let _ = (own.apply)(resource);
+            }
+        }
+        for message in std::mem::take(&mut self.asked) {
+            if let Some(answer) = self.kept_answer(&message) {
+                self.to_envoy.send(Ok(answer)).await.ok()?;
+            }
+        }
+        Some(())
+    }
+
+    /// What was kept of what a message asks for, while that has to do.
+    fn kept_answer(&mut self, message: &Bytes) -> Option<Bytes> {
+        let answer = self.kept.as_mut()?.answer(message)?;
+        self.memory.hear_kept(&answer);
+        Some(answer)
+    }
+
     /// Remembers a message while there is nobody to pass it on to.
     fn note(&mut self, message: &Bytes) {
+        self.listen(message);
         let heard = self.memory.hear_envoy(message);
         self.tell(heard.answer);
+    }
+
+    /// What a message means for what is kept.
+    fn listen(&mut self, message: &Bytes) {
+        let Some(kept) = &mut self.kept else { return };
+        let accepted = kept.answered(message);
+        if kept.can_make_do() && !self.heard {
+            self.asked.push(message.clone());
+        }
+        // Of incremental streams the memory tells.
+        if let (Some(type_url), Protocol::World) = (accepted, self.protocol) {
+            (self.proxy.tell)(Event::Accepted { type_url });
+        }
     }
 
     /// One connection to the control plane.
@@ -119,7 +176,9 @@ impl Carrier {
         tokio::pin!(opening);
         let envoy = self.to_envoy.clone();
         let mut from_plane: Option<Streaming<Bytes>> = None;
-        let mut to_envoy: Option<Bytes> = None;
+        let mut to_envoy: VecDeque<Bytes> = VecDeque::new();
+        let away = tokio::time::sleep(PATIENCE);
+        tokio::pin!(away);
         loop {
             tokio::select! {
                 opened = &mut opening, if from_plane.is_none() => match opened {
@@ -139,19 +198,27 @@ impl Carrier {
                     Err(_) => waiting.clear(),
                 },
                 message = self.from_envoy.message(), if waiting.len() < WAITING => match message {
-                    Ok(Some(message)) => self.envoy_said(&message, &mut waiting),
+                    Ok(Some(message)) => {
+                        self.envoy_said(&message, &mut waiting);
+                        to_envoy.extend(self.kept_answer(&message));
+                    }
                     Ok(None) | Err(_) => return Over::Envoy,
                 },
-                message = receive(from_plane.as_mut()), if to_envoy.is_none() => match message {
+                message = receive(from_plane.as_mut()), if to_envoy.is_empty() => match message {
                     Ok(Some(message)) => {
                         self.heard = true;
-                        to_envoy = self.plane_said(message, &mut waiting);
+                        self.asked.clear();
+                        let forwarded = self.plane_said(message, &mut waiting);
+                        if let (Some(kept), Some(message)) = (&mut self.kept, &forwarded) {
+                            kept.forwarded(message);
+                        }
+                        to_envoy.extend(forwarded);
                     }
                     Ok(None) => return Over::Plane(ClientError::Ended),
                     Err(status) => return Over::Plane(Box::new(status).into()),
                 },
-                permit = envoy.reserve(), if to_envoy.is_some() => match permit {
-                    Ok(permit) => if let Some(message) = to_envoy.take() {
+                permit = envoy.reserve(), if !to_envoy.is_empty() => match permit {
+                    Ok(permit) => if let Some(message) = to_envoy.pop_front() {
                         permit.send(Ok(message));
                     },
                     Err(_) => return Over::Envoy,
@@ -161,12 +228,22 @@ impl Carrier {
                         waiting.extend(self.health_request());
                     }
                 }
+                // Somebody could be made do with something.
+                () = &mut away, if !self.heard && self.waits_for_nothing() => {
+                    return Over::Plane(ClientError::Slow);
+                }
                 () = envoy.closed() => return Over::Envoy,
             }
         }
     }
 
+    /// Whether there is something kept that is not used while the control plane is waited for.
+    fn waits_for_nothing(&self) -> bool {
+        self.kept.as_ref().is_some_and(Kept::could_start)
+    }
+
     fn envoy_said(&mut self, message: &Bytes, waiting: &mut VecDeque<Bytes>) {
+        self.listen(message);
         let introduced = self.memory.introduced();
         let FromEnvoy { forward, answer } = self.memory.hear_envoy(message);
         waiting.extend(forward);
@@ -187,7 +264,13 @@ impl Carrier {
         };
         let own = self.proxy.own.iter().find(|own| own.type_url == type_url);
         let refusal = match (own, resource) {
-            (Some(own), Some(resource)) => (own.apply)(&resource).err(),
+            (Some(own), Some(resource)) => {
+                let refusal = (own.apply)(&resource).err();
+                if let (Some(kept), None) = (&self.kept, &refusal) {
+                    kept.keep_own(&type_url, resource);
+                }
+                refusal
+            }
             _ => None,
         };
         waiting.extend(self.memory.answer_own(&type_url, refusal.as_deref()));

@@ -9,7 +9,7 @@
 //! every connection, so from the second connection on Envoy sees nonces with the connection's number in front.
 
 mod delta;
-mod envelope;
+pub(super) mod envelope;
 mod world;
 
 use super::Health;
@@ -185,6 +185,15 @@ impl Memory {
         } else {
             envelope::with_text(&message, RESPONSE_NONCE, &nonce)
         })
+    }
+
+    /// Notes an answer that did not come from the control plane: Envoy's answer to it is not the control plane's business.
+    pub(super) fn hear_kept(&mut self, message: &Bytes) {
+        if let (Kinds::Delta(memory), Ok(response)) =
+            (&mut self.kinds, DeltaResponse::decode(message.clone()))
+        {
+            memory.hear_kept(response);
+        }
     }
 
     /// A new connection: what to say on it, the node in the first message.

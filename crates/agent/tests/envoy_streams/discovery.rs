@@ -150,6 +150,7 @@ impl Scene {
                 }),
             }],
             health: health.subscribe(),
+            last_good: None,
             tell: Arc::new(move |event| drop(short(&event).map(|text| say.send(text)))),
         };
         tokio::spawn(proxy.serve(listener, std::future::pending()));

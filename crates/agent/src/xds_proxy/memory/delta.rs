@@ -33,6 +33,18 @@ struct Change {
     removed: Vec<String>,
 }
 
+impl Change {
+    fn of(response: DeltaResponse) -> (String, Self) {
+        let updated = response.resources.into_iter().map(|r| (r.name, r.version));
+        let change = Self {
+            type_url: response.type_url,
+            updated: updated.collect(),
+            removed: response.removed,
+        };
+        (response.nonce, change)
+    }
+}
+
 impl Memory {
     pub(super) fn hear_envoy(&mut self, mut request: DeltaRequest, message: &Bytes) -> FromEnvoy {
         self.note(&request);
@@ -109,13 +121,13 @@ impl Memory {
     }
 
     pub(super) fn hear_plane(&mut self, response: DeltaResponse) {
-        let updated = response.resources.into_iter().map(|r| (r.name, r.version));
-        let change = Change {
-            type_url: response.type_url,
-            updated: updated.collect(),
-            removed: response.removed,
-        };
-        self.unanswered.insert(response.nonce, change);
+        let (nonce, change) = Change::of(response);
+        self.unanswered.insert(nonce, change);
+    }
+
+    pub(super) fn hear_kept(&mut self, response: DeltaResponse) {
+        let (nonce, change) = Change::of(response);
+        self.late.insert(nonce, change);
     }
 
     pub(super) fn connected(&mut self, node: &[u8]) -> Vec<Bytes> {

@@ -13,21 +13,21 @@ pub(super) struct Status {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct DeltaRequest {
+pub(in crate::xds_proxy) struct DeltaRequest {
     #[prost(bytes = "vec", tag = "1")]
-    pub(super) node: Vec<u8>,
+    pub(in crate::xds_proxy) node: Vec<u8>,
     #[prost(string, tag = "2")]
-    pub(super) type_url: String,
+    pub(in crate::xds_proxy) type_url: String,
     #[prost(string, repeated, tag = "3")]
-    pub(super) subscribe: Vec<String>,
+    pub(in crate::xds_proxy) subscribe: Vec<String>,
     #[prost(string, repeated, tag = "4")]
-    pub(super) unsubscribe: Vec<String>,
+    pub(in crate::xds_proxy) unsubscribe: Vec<String>,
     #[prost(btree_map = "string, string", tag = "5")]
-    pub(super) initial_versions: BTreeMap<String, String>,
+    pub(in crate::xds_proxy) initial_versions: BTreeMap<String, String>,
     #[prost(string, tag = "6")]
-    pub(super) response_nonce: String,
+    pub(in crate::xds_proxy) response_nonce: String,
     #[prost(bytes = "vec", optional, tag = "7")]
-    pub(super) error_detail: Option<Vec<u8>>,
+    pub(in crate::xds_proxy) error_detail: Option<Vec<u8>>,
 }
 
 /// Without what the resources hold: reading one copies names and versions only.
@@ -44,27 +44,27 @@ pub(super) struct DeltaResponse {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct NamedVersion {
+pub(in crate::xds_proxy) struct NamedVersion {
     #[prost(string, tag = "1")]
-    pub(super) version: String,
+    pub(in crate::xds_proxy) version: String,
     #[prost(string, tag = "3")]
-    pub(super) name: String,
+    pub(in crate::xds_proxy) name: String,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct WorldRequest {
+pub(in crate::xds_proxy) struct WorldRequest {
     #[prost(string, tag = "1")]
-    pub(super) version_info: String,
+    pub(in crate::xds_proxy) version_info: String,
     #[prost(bytes = "vec", tag = "2")]
-    pub(super) node: Vec<u8>,
+    pub(in crate::xds_proxy) node: Vec<u8>,
     #[prost(string, repeated, tag = "3")]
-    pub(super) names: Vec<String>,
+    pub(in crate::xds_proxy) names: Vec<String>,
     #[prost(string, tag = "4")]
-    pub(super) type_url: String,
+    pub(in crate::xds_proxy) type_url: String,
     #[prost(string, tag = "5")]
-    pub(super) response_nonce: String,
+    pub(in crate::xds_proxy) response_nonce: String,
     #[prost(bytes = "vec", optional, tag = "6")]
-    pub(super) error_detail: Option<Vec<u8>>,
+    pub(in crate::xds_proxy) error_detail: Option<Vec<u8>>,
 }
 
 #[derive(Clone, PartialEq, Message)]

@@ -1,0 +1,377 @@
+//! Envoy's resources as they were last good: kept while the control plane is there, answered from while it is away.
+//!
+//! Only what Envoy accepted is kept, and never a secret. Answers from here are marked by their nonces; Envoy's answers
+//! to them are for nobody else.
+
+use super::memory::envelope::{DeltaRequest, NamedVersion, WorldRequest};
+use crate::log::Log;
+use crate::readiness::Readiness;
+use crate::snapshot::{Contents, Entry, Keeper};
+use bytes::Bytes;
+use prost::Message;
+use remora_xds::delta::WILDCARD;
+use remora_xds::raw::Protocol;
+use remora_xds::types::{CLUSTER, LISTENER, SECRET};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+/// In front of the nonces of answers from here.
+const NONCE: &str = "kept-";
+
+/// The agent's own resources have no names.
+const OWN: &str = "";
+
+/// The last good configuration of an Envoy, for all its streams.
+#[derive(Debug, Clone)]
+pub struct LastGood {
+    pub(crate) keeper: Keeper,
+    /// What was kept before this start, and when the control plane stood by it last.
+    pub(crate) found: Option<Arc<(Contents, SystemTime)>>,
+    pub(crate) readiness: Readiness,
+    pub(crate) log: Log,
+}
+
+/// What is kept and answered on one stream.
+pub(super) struct Kept {
+    all: LastGood,
+    protocol: Protocol,
+    /// Responses of the control plane that Envoy has not answered, by nonce.
+    pending: HashMap<String, Bytes>,
+    /// Types Envoy accepted from the control plane.
+    accepted: BTreeSet<String>,
+    /// Answers given from here.
+    given: u64,
+    /// The control plane is away: questions are answered from here.
+    making_do: bool,
+}
+
+impl Kept {
+    pub(super) fn new(all: LastGood, protocol: Protocol) -> Self {
+        Self {
+            all,
+            protocol,
+            pending: HashMap::new(),
+            accepted: BTreeSet::new(),
+            given: 0,
+            making_do: false,
+        }
+    }
+
+    /// Whether there is something to make do with.
+    pub(super) fn can_make_do(&self) -> bool {
+        self.all.found.is_some()
+    }
+
+    /// Whether something is kept that could be used now, and is not.
+    pub(super) fn could_start(&self) -> bool {
+        self.can_make_do() && !self.making_do && self.accepted.is_empty()
+    }
+
+    /// The control plane is away. Says whether that is new, and there is something to make do with.
+    pub(super) fn away(&mut self) -> bool {
+        self.all.keeper.live(false);
+        self.pending.clear();
+        let Some(found) = self.all.found.as_deref().filter(|_| self.could_start()) else {
+            return false;
+        };
+        self.making_do = true;
+        self.all.readiness.ages(found.1);
+        self.all.keeper.not_live_since(found.1);
+        let age = found.1.elapsed().unwrap_or_default().as_secs();
+        self.all.log.warning(format_args!(
+            "the control plane is away: Envoy starts with the last good configuration, {age} s old"
+        ));
+        true
+    }
+
+    /// Something of the control plane's goes to Envoy.
+    pub(super) fn forwarded(&mut self, message: &Bytes) {
+        if let Ok(seen) = Envelope::decode(message.clone())
+            && seen.type_url != SECRET
+        {
+            self.pending.insert(seen.nonce, message.clone());
+        }
+    }
+
+    /// Envoy said something. Gives the type it accepted, if that was an answer from here.
+    pub(super) fn answered(&mut self, message: &Bytes) -> Option<String> {
+        let question = Question::read(self.protocol, message)?;
+        let response = self.pending.remove(&question.nonce);
+        if question.refused {
+            return None;
+        }
+        if question.nonce.starts_with(NONCE) {
+            return Some(question.type_url);
+        }
+        let response = response?;
+        let protocol = self.protocol;
+        self.all
+            .keeper
+            .change(|contents| note(contents, protocol, &response));
+        self.accepted.insert(question.type_url);
+        if [CLUSTER, LISTENER]
+            .iter()
+            .all(|kind| self.accepted.contains(*kind))
+        {
+            self.making_do = false;
+            self.all.keeper.live(true);
+            self.all.readiness.confirmed();
+        }
+        None
+    }
+
+    /// Keeps what the agent itself asked for and could use.
+    pub(super) fn keep_own(&self, type_url: &str, bytes: Vec<u8>) {
+        let entry = Entry {
+            version: String::new(),
+            bytes,
+        };
+        self.all.keeper.change(|contents| {
+            let kind = contents.entry(type_url.to_owned()).or_default();
+            kind.insert(OWN.to_owned(), entry);
+        });
+    }
+
+    /// The same, as it was kept.
+    pub(super) fn own(&self, type_url: &str) -> Option<&[u8]> {
+        let found = self.all.found.as_deref()?;
+        let entry = found.0.get(type_url)?.get(OWN)?;
+        Some(&entry.bytes)
+    }
+
+    /// What to answer while the control plane is away.
+    pub(super) fn answer(&mut self, message: &Bytes) -> Option<Bytes> {
+        if !self.making_do {
+            return None;
+        }
+        let found = Arc::clone(self.all.found.as_ref()?);
+        let question = Question::read(self.protocol, message)?;
+        // An answer asks for nothing, unless it names something new.
+        if !question.nonce.is_empty() && question.names.is_empty() {
+            return None;
+        }
+        let resources = found.0.get(&question.type_url)?;
+        self.given += 1;
+        let nonce = format!("{NONCE}{}", self.given);
+        Some(respond(self.protocol, &question, resources, nonce))
+    }
+}
+
+/// What both kinds of responses have at the same place.
+#[derive(Clone, PartialEq, Message)]
+struct Envelope {
+    #[prost(string, tag = "4")]
+    type_url: String,
+    #[prost(string, tag = "5")]
+    nonce: String,
+}
+
+/// A request, of either kind.
+struct Question {
+    type_url: String,
+    names: Vec<String>,
+    nonce: String,
+    refused: bool,
+}
+
+impl Question {
+    fn read(protocol: Protocol, message: &Bytes) -> Option<Self> {
+        Some(match protocol {
+            Protocol::Delta => {
+                let request = DeltaRequest::decode(message.clone()).ok()?;
+                Self {
+                    type_url: request.type_url,
+                    names: request.subscribe,
+                    nonce: request.response_nonce,
+                    refused: request.error_detail.is_some(),
+                }
+            }
+            Protocol::World => {
+                let request = WorldRequest::decode(message.clone()).ok()?;
+                Self {
+                    type_url: request.type_url,
+                    names: request.names,
+                    nonce: request.response_nonce,
+                    refused: request.error_detail.is_some(),
+                }
+            }
+        })
+    }
+}
+
+/// A response whose resources stay bytes. The other kind's response differs only in fields that are not set here.
+#[derive(Clone, PartialEq, Message)]
+struct Response {
+    #[prost(string, tag = "1")]
+    version: String,
+    #[prost(bytes = "vec", repeated, tag = "2")]
+    resources: Vec<Vec<u8>>,
+    #[prost(string, tag = "4")]
+    type_url: String,
+    #[prost(string, tag = "5")]
+    nonce: String,
+    /// Of incremental ones.
+    #[prost(string, repeated, tag = "6")]
+    removed: Vec<String>,
+}
+
+/// A resource that stands alone; all of Envoy's have their name at the same place.
+#[derive(Clone, PartialEq, Message)]
+struct Named {
+    #[prost(string, tag = "1")]
+    name: String,
+}
+
+fn respond(
+    protocol: Protocol,
+    question: &Question,
+    resources: &BTreeMap<String, Entry>,
+    nonce: String,
+) -> Bytes {
+    let everything = question.names.is_empty() || question.names.iter().any(|name| name == WILDCARD);
+    let wanted = |(name, _): &(&String, &Entry)| everything || question.names.contains(name);
+    let chosen: Vec<&Entry> = resources.iter().filter(wanted).map(|(_, entry)| entry).collect();
+    let version = match protocol {
+        Protocol::Delta => String::new(),
+        Protocol::World => chosen
+            .first()
+            .map(|entry| entry.version.clone())
+            .unwrap_or_default(),
+    };
+    Response {
+        version,
+        resources: chosen.into_iter().map(|entry| entry.bytes.clone()).collect(),
+        type_url: question.type_url.clone(),
+        nonce,
+        removed: Vec::new(),
+    }
+    .encode_to_vec()
+    .into()
+}
+
+/// Keeps what a response brought.
+fn note(contents: &mut Contents, protocol: Protocol, message: &Bytes) {
+    let Ok(response) = Response::decode(message.clone()) else {
+        return;
+    };
+    let kind = contents.entry(response.type_url.clone()).or_default();
+    match protocol {
+        Protocol::Delta => {
+            for bytes in response.resources {
+                if let Ok(NamedVersion { version, name }) = NamedVersion::decode(bytes.as_slice()) {
+                    kind.insert(name, Entry { version, bytes });
+                }
+            }
+            for name in response.removed {
+                kind.remove(&name);
+            }
+        }
+        Protocol::World => {
+            // Only of these a response holds all there is.
+            if [CLUSTER, LISTENER].contains(&response.type_url.as_str()) {
+                kind.clear();
+            }
+            for bytes in response.resources {
+                let any = prost_types::Any::decode(bytes.as_slice()).unwrap_or_default();
+                if let Ok(Named { name }) = Named::decode(any.value.as_slice()) {
+                    let version = response.version.clone();
+                    kind.insert(name, Entry { version, bytes });
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Bytes, Contents, Entry, Message, Named, Protocol, Question, Response, note, respond};
+    use remora_xds::types::CLUSTER;
+
+    fn any(name: &str) -> Vec<u8> {
+        let named = Named {
+            name: name.to_owned(),
+        };
+        prost_types::Any {
+            type_url: CLUSTER.to_owned(),
+            value: named.encode_to_vec(),
+        }
+        .encode_to_vec()
+    }
+
+    fn response(type_url: &str, version: &str, resources: Vec<Vec<u8>>, removed: &[&str]) -> Bytes {
+        Response {
+            version: version.to_owned(),
+            resources,
+            type_url: type_url.to_owned(),
+            nonce: "1".to_owned(),
+            removed: removed.iter().map(|name| (*name).to_owned()).collect(),
+        }
+        .encode_to_vec()
+        .into()
+    }
+
+    fn names(contents: &Contents, type_url: &str) -> Vec<String> {
+        contents[type_url].keys().cloned().collect()
+    }
+
+    #[test]
+    fn of_listeners_and_clusters_the_last_response_counts_and_of_others_all() {
+        let mut contents = Contents::new();
+        let mut hear = |type_url: &str, list: &[&str]| {
+            let resources = list.iter().map(|name| any(name)).collect();
+            note(
+                &mut contents,
+                Protocol::World,
+                &response(type_url, "7", resources, &[]),
+            );
+            names(&contents, type_url)
+        };
+        hear(CLUSTER, &["a", "b"]);
+        assert_eq!(hear(CLUSTER, &["b", "c"]), ["b", "c"]);
+        hear("endpoints", &["a"]);
+        assert_eq!(hear("endpoints", &["b"]), ["a", "b"]);
+    }
+
+    #[test]
+    fn changes_are_kept_and_answered_by_name() {
+        #[derive(Clone, PartialEq, Message)]
+        struct Resource {
+            #[prost(string, tag = "1")]
+            version: String,
+            #[prost(string, tag = "3")]
+            name: String,
+        }
+        let resource = |name: &str| {
+            let (version, name) = ("2".to_owned(), name.to_owned());
+            Resource { version, name }.encode_to_vec()
+        };
+        let mut contents = Contents::new();
+        let first = response("t", "", vec![resource("a"), resource("b")], &[]);
+        note(&mut contents, Protocol::Delta, &first);
+        note(
+            &mut contents,
+            Protocol::Delta,
+            &response("t", "", vec![resource("c")], &["a"]),
+        );
+        assert_eq!(names(&contents, "t"), ["b", "c"]);
+        let entry = Entry {
+            version: "2".to_owned(),
+            bytes: resource("b"),
+        };
+        assert_eq!(contents["t"]["b"], entry);
+        let ask = |list: &[&str]| {
+            let question = Question {
+                type_url: "t".to_owned(),
+                names: list.iter().map(|name| (*name).to_owned()).collect(),
+                nonce: String::new(),
+                refused: false,
+            };
+            let bytes = respond(Protocol::Delta, &question, &contents["t"], "kept-1".to_owned());
+            Response::decode(bytes).unwrap().resources
+        };
+        assert_eq!(ask(&["b", "x"]), [resource("b")]);
+        assert_eq!(ask(&[]).len(), 2);
+        assert_eq!(ask(&["*", "b"]).len(), 2);
+    }
+}
