@@ -246,7 +246,13 @@ fn open_metrics(own: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Page, Target, TargetsError, merge, targets};
+    use super::{LARGEST_PAGE, Page, ProxyMetrics, Scraper, Target, TargetsError, merge, targets};
+    use http::HeaderMap;
+    use http_body_util::BodyExt as _;
+    use std::sync::Arc;
+    use std::time::SystemTime;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
 
     fn target(port: u16, path: &str) -> Target {
         Target {
@@ -302,5 +308,59 @@ mod tests {
         let (kind, text) = merge(own, &[page(open, "x 1\n# EOF\n"), page("text/plain", "y 2")]);
         assert_eq!(kind, "text/plain; version=0.0.4; charset=utf-8");
         assert_eq!(text, format!("{own}x 1\ny 2\n"));
+    }
+
+    /// Bytes of a line.
+    const LINE: usize = 64;
+
+    /// An application whose page has so many bytes.
+    async fn application(bytes: usize) -> u16 {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut head = [0; 1024];
+            let _ = stream.read(&mut head).await.unwrap();
+            let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {bytes}\r\n\r\n");
+            stream.write_all(answer.as_bytes()).await.unwrap();
+            let line = format!(
+                "{:0<width$}\n",
+                "many_metrics_of_an_application 1",
+                width = LINE - 1
+            );
+            for _ in 0..bytes / LINE {
+                // Whoever reads may have enough.
+                if stream.write_all(line.as_bytes()).await.is_err() {
+                    return;
+                }
+            }
+        });
+        port
+    }
+
+    #[tokio::test]
+    async fn a_page_that_is_too_long_is_left_out_and_counted() {
+        assert_eq!(LARGEST_PAGE % LINE, 0);
+        for (bytes, failures) in [(LARGEST_PAGE, 0), (LARGEST_PAGE + LINE, 1)] {
+            let scraper = Scraper {
+                agent: Arc::default(),
+                proxy: ProxyMetrics::BuiltIn(Arc::default()),
+                targets: vec![target(application(bytes).await, "/metrics")],
+            };
+            let answer = scraper.page(&HeaderMap::new()).await;
+            assert_eq!(answer.status(), 200);
+            let page = answer.into_body().collect().await.unwrap().to_bytes();
+            let text = std::str::from_utf8(&page).unwrap();
+            assert_eq!(
+                text.contains("many_metrics_of_an_application"),
+                failures == 0,
+                "{bytes}"
+            );
+            let (_, after) = text.split_once("scrapes_total 1\n").unwrap();
+            assert!(!after.is_empty());
+            let again = scraper.agent.render(SystemTime::now());
+            let counted = format!("scrape_failures_total{{type=\"application\"}} {failures}\n");
+            assert!(again.contains(&counted), "{again}");
+        }
     }
 }

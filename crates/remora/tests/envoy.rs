@@ -4,6 +4,10 @@
 
 #[path = "envoy/agent.rs"]
 mod agent;
+#[path = "envoy/faults.rs"]
+mod faults;
+#[path = "envoy/last_good.rs"]
+mod last_good;
 #[path = "envoy/life.rs"]
 mod life;
 #[path = "envoy/plane.rs"]

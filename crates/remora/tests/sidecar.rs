@@ -5,6 +5,7 @@ mod sidecar {
     mod access;
     mod admin;
     mod certificates;
+    mod clock;
     mod early;
     mod faults;
     mod gate;

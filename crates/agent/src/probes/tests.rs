@@ -185,3 +185,75 @@ async fn grpc_services_are_well_only_when_they_say_so() {
         assert_eq!(status, expected, "{service}: {why}");
     }
 }
+
+/// A server of HTTPS that nobody knows; says over which version it was asked.
+async fn secure(versions: &[&[u8]]) -> u16 {
+    let now = std::time::SystemTime::now();
+    let life = std::time::Duration::from_hours(1);
+    let authority = remora_mtls::Authority::generate("nobody", now, life).unwrap();
+    let key = remora_mtls::PrivateKey::generate().unwrap();
+    let own = authority
+        .issue_server(&key, &["elsewhere.example".to_owned()], life, now)
+        .unwrap();
+    let mut config = remora_mtls::bootstrap_server(&own.leaf, &key).unwrap();
+    config.alpn_protocols = versions.iter().map(|version| version.to_vec()).collect();
+    let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    tokio::spawn(async move {
+        let (stream, _) = listener.accept().await.unwrap();
+        let mut stream = acceptor.accept(stream).await.unwrap();
+        if stream.get_ref().1.alpn_protocol() == Some(b"h2") {
+            let mut connection = h2::server::handshake(stream).await.unwrap();
+            while let Some(Ok((request, mut respond))) = connection.accept().await {
+                let host = request.uri().authority().unwrap().to_string();
+                let head = http::Response::builder().status(200).body(()).unwrap();
+                let mut send = respond.send_response(head, false).unwrap();
+                send.send_data(format!("h2 {host}").into(), true).unwrap();
+            }
+        } else {
+            let mut head = String::new();
+            while !head.ends_with("\r\n\r\n") {
+                head.push(stream.read_u8().await.unwrap().into());
+            }
+            let answer = "HTTP/1.1 503 no\r\ncontent-length: 3\r\n\r\nold";
+            stream.write_all(answer.as_bytes()).await.unwrap();
+            stream.shutdown().await.unwrap();
+        }
+    });
+    port
+}
+
+#[tokio::test]
+async fn https_is_asked_whoever_answers_in_the_best_version_it_has() {
+    for (versions, expected) in [
+        (&[b"h2".as_slice(), b"http/1.1"][..], (200, "h2 web:PORT")),
+        (&[b"http/1.1".as_slice()], (503, "old")),
+        (&[], (503, "old")),
+    ] {
+        let port = secure(versions).await;
+        let probe = format!(r#"{{"httpGet":{{"port":{port},"path":"/x","scheme":"HTTPS"}}}}"#);
+        let answer = ask(&probe, &[("host", "web:15020")]).await;
+        let text = expected.1.replace("PORT", &port.to_string());
+        assert_eq!(answer, (expected.0, text), "{versions:?}");
+    }
+}
+
+#[tokio::test]
+async fn of_a_long_answer_the_beginning_is_passed_on() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut head = String::new();
+        while !head.ends_with("\r\n\r\n") {
+            head.push(stream.read_u8().await.unwrap().into());
+        }
+        stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n").await.unwrap();
+        // Without an end: whoever asks must have enough at some time.
+        while stream.write_all(&[b'x'; 1024]).await.is_ok() {}
+    });
+    let probe = format!(r#"{{"httpGet":{{"port":{port}}}}}"#);
+    let (status, body) = ask(&probe, &[]).await;
+    assert_eq!((status, body.len()), (200, 10 << 10));
+}

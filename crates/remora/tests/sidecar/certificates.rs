@@ -154,3 +154,29 @@ fn mounted_certificates_are_followed_through_more_than_one_exchange() {
     assert_eq!(std::fs::read_to_string(&chain).unwrap(), before);
     assert_eq!(scene.ask(Pod::Web, 15021, "/healthz/ready").unwrap().0, 200);
 }
+
+#[test]
+fn a_root_that_is_exchanged_on_disk_counts_from_the_next_connection_on() {
+    let scene = Scene::new();
+    let mut control = scene.control();
+    let (mut web, chain) = renewing(&scene);
+    scene.ready(Pod::Web);
+    let mut before = changed(&chain, "");
+    // Another authority in its place. The pod still has the old root.
+    assert_eq!(control.stop(), 0);
+    let root = scene.in_pod(Pod::Web, "var/run/secrets/istio/root-cert.pem");
+    let old = std::fs::read_to_string(&root).unwrap();
+    std::fs::remove_dir_all(scene.directory.path().join("ca")).unwrap();
+    let _control = scene.control();
+    let new = std::fs::read_to_string(&root).unwrap();
+    assert_ne!(new, old, "another root");
+    std::fs::write(&root, &old).unwrap();
+    web.says("invalid peer certificate");
+    before = changed(&chain, &(before + "x"));
+    assert_eq!(scene.ask(Pod::Web, 15021, "/healthz/ready").unwrap().0, 200);
+    std::fs::write(&root, &new).unwrap();
+    changed(&chain, &before);
+    let roots = chain.with_file_name("root-cert.pem");
+    assert_eq!(std::fs::read_to_string(roots).unwrap().trim(), new.trim());
+    assert_eq!(web.stop(), 0, "{}", web.said());
+}
