@@ -17,7 +17,13 @@ pub(crate) struct Batched {
     held: Option<Held>,
     /// The last read filled the reader's own space.
     more: bool,
+    /// Bytes read since the reader last had to wait.
+    given: usize,
 }
+
+/// Bytes the reader takes in before others have their turn, who pass on what came while it is still in the
+/// processor's cache.
+const TURN: usize = 256 << 10;
 
 #[derive(Debug)]
 struct Held {
@@ -32,6 +38,7 @@ impl Batched {
             stream,
             held: None,
             more: false,
+            given: 0,
         }
     }
 
@@ -64,10 +71,17 @@ impl AsyncRead for Batched {
             self.more = room > 0 && space.filled().len() - before == room;
             return Poll::Ready(Ok(()));
         }
+        if self.given >= TURN {
+            self.given = 0;
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
         let mut buffer = Buffer::take();
         let mut batch = ReadBuf::new(&mut buffer);
-        ready!(Pin::new(&mut self.stream).poll_read(cx, &mut batch))?;
+        let read = Pin::new(&mut self.stream).poll_read(cx, &mut batch)?;
         let end = batch.filled().len();
+        self.given = if read.is_pending() { 0 } else { self.given + end };
+        ready!(read);
         self.more = end > space.remaining();
         if end > 0 {
             self.held = Some(Held {
