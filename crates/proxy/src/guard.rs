@@ -5,14 +5,19 @@ use crate::access::{Failure, Reason, Traffic};
 use crate::admit::Refused;
 use crate::context::Context;
 use crate::drain::Phase;
+use crate::rarely::rarely;
+use std::pin::pin;
 
 /// Ready, with the reason, when the connection must end.
 pub(crate) async fn cut(ctx: &Context, traffic: &Traffic, refused: impl Fn() -> Option<Refused>) -> Failure {
-    tokio::select! {
+    let reasons = pin!(async {
+        tokio::select! {
         why = denied(ctx, refused) => why,
         why = idle(ctx, traffic) => why,
         () = ctx.drain.reached(Phase::Cut) => Failure::new(Reason::Drain, "cut at the end of the drain"),
-    }
+        }
+    });
+    rarely(reasons).await
 }
 
 /// A policy may change between the first look and this one: looks at once, then at every change.

@@ -16,6 +16,7 @@ use crate::guard;
 use crate::listen::Visitor;
 use crate::mesh::Mesh;
 use crate::pool::{CONNECTION_WINDOW, FRAME, STREAM_WINDOW, TLS_BUFFER, keep_alive};
+use crate::rarely::rarely;
 use crate::socket::{self, Batched, Speaker};
 use bytes::Bytes;
 use h2::server::SendResponse;
@@ -134,16 +135,36 @@ async fn shake(stream: TcpStream, ctx: &Context) -> Result<(SpiffeId, Tunnel), F
 /// Accepts streams; at the start of a drain, or when nobody uses the tunnel, tells the peer to send no more.
 async fn streams(mut connection: Tunnel, caller: &Caller, ctx: &Arc<Context>) {
     let pings = connection.ping_pong();
-    let alive = keep_alive(pings);
-    let draining = ctx.drain.reached(Phase::Draining);
-    let cut = ctx.drain.reached(Phase::Cut);
-    let quiet = tokio::time::sleep(ctx.limits.pool_idle);
-    tokio::pin!(alive, draining, cut, quiet);
+    // Every message of every stream wakes this.
+    let over = rarely(Box::pin(async {
+        tokio::select! {
+            () = keep_alive(pings) => {}
+            () = ctx.drain.reached(Phase::Cut) => {}
+        }
+    }));
+    let draining = rarely(Box::pin(ctx.drain.reached(Phase::Draining)));
+    let pause = || rarely(Box::pin(tokio::time::sleep(ctx.limits.pool_idle)));
+    let quiet = pause();
+    tokio::pin!(over, draining, quiet);
     let mut told = false;
     let mut used = Instant::now();
     let mut second = used;
     loop {
         tokio::select! {
+            biased;
+            () = &mut over => return,
+            () = &mut draining, if !told => {
+                told = true;
+                connection.graceful_shutdown();
+            }
+            () = &mut quiet, if !told => {
+                quiet.set(pause());
+                let open = caller.manners.open.load(Ordering::Relaxed);
+                if open == 0 && used.elapsed() >= ctx.limits.pool_idle * 2 {
+                    told = true;
+                    connection.graceful_shutdown();
+                }
+            }
             stream = connection.accept() => {
                 let Some(Ok((request, respond))) = stream else { return };
                 used = Instant::now();
@@ -156,20 +177,6 @@ async fn streams(mut connection: Tunnel, caller: &Caller, ctx: &Arc<Context>) {
                     break;
                 }
             }
-            () = &mut draining, if !told => {
-                told = true;
-                connection.graceful_shutdown();
-            }
-            () = &mut quiet, if !told => {
-                quiet.as_mut().reset(tokio::time::Instant::now() + ctx.limits.pool_idle);
-                let open = caller.manners.open.load(Ordering::Relaxed);
-                if open == 0 && used.elapsed() >= ctx.limits.pool_idle * 2 {
-                    told = true;
-                    connection.graceful_shutdown();
-                }
-            }
-            () = &mut alive => return,
-            () = &mut cut => return,
         }
     }
     // Requests are taken back faster than they can be answered: each of them may have cost a connection to the
@@ -336,10 +343,11 @@ async fn carry(
     };
     let destination = accepted.destination;
     let ended = tokio::select! {
+        biased;
+        why = guard::cut(ctx, traffic, || decide(ctx, caller, destination).refused) => Err(why),
         copied = copy::tunnel(&mut accepted.upstream, &mut send, &mut receive, &counters) => {
             copied.map_err(Failure::reset)
         }
-        why = guard::cut(ctx, traffic, || decide(ctx, caller, destination).refused) => Err(why),
     };
     ended.map_err(|why| {
         // RFC 9113 §8.5: an error of the connection is a reset of the stream.

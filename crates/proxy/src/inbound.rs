@@ -258,13 +258,15 @@ impl Arrival<'_> {
             Near::Plain(stream) => {
                 let (prefix, stream) = stream.parts();
                 tokio::select! {
-                    copied = copy::sockets(prefix, stream, far, self.watch.traffic()) => copied.map_err(Failure::reset),
+                    biased;
                     why = cut => Err(why),
+                    copied = copy::sockets(prefix, stream, far, self.watch.traffic()) => copied.map_err(Failure::reset),
                 }
             }
             Near::Tls(stream, _) => tokio::select! {
-                copied = copy::streams(&mut **stream, far, self.watch.traffic()) => copied.map_err(Failure::reset),
+                biased;
                 why = cut => Err(why),
+                copied = copy::streams(&mut **stream, far, self.watch.traffic()) => copied.map_err(Failure::reset),
             },
         };
         ended.map_err(|why| (near, why))

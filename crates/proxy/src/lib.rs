@@ -29,6 +29,7 @@ pub mod metrics;
 pub mod outbound;
 pub mod policy;
 mod pool;
+mod rarely;
 pub mod rest;
 pub mod route;
 pub mod sniff;

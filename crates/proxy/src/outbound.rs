@@ -175,15 +175,17 @@ async fn carry(
     match upstream {
         Upstream::Plain(mut far) => {
             let ended = tokio::select! {
-                copied = copy::sockets(Bytes::new(), near, &mut far, traffic) => copied.map_err(Failure::reset),
+                biased;
                 why = cut => Err(why),
+                copied = copy::sockets(Bytes::new(), near, &mut far, traffic) => copied.map_err(Failure::reset),
             };
             ended.inspect_err(|_| reset(&far))
         }
         Upstream::IstioMtls(mut far) => {
             let ended = tokio::select! {
-                copied = copy::streams(near, &mut *far, traffic) => copied.map_err(Failure::reset),
+                biased;
                 why = cut => Err(why),
+                copied = copy::streams(near, &mut *far, traffic) => copied.map_err(Failure::reset),
             };
             ended.inspect_err(|_| reset(far.get_ref().0))
         }
@@ -194,8 +196,9 @@ async fn carry(
             };
             let Stream { send, receive, .. } = &mut *stream;
             let ended = tokio::select! {
-                copied = copy::tunnel(near, send, receive, &counters) => copied.map_err(Failure::reset),
+                biased;
                 why = cut => Err(why),
+                copied = copy::tunnel(near, send, receive, &counters) => copied.map_err(Failure::reset),
             };
             ended.inspect_err(|_| stream.send.send_reset(Reason::CANCEL))
         }

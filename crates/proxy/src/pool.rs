@@ -6,6 +6,7 @@
 
 use crate::context::Limits;
 use crate::mesh::{Mesh, Tunnel};
+use crate::rarely::rarely;
 use crate::route::TunnelKey as Key;
 use crate::socket::{self, Batched};
 use bytes::Bytes;
@@ -314,8 +315,9 @@ async fn dial(key: &Key, identity: &Identity, limits: &Limits) -> Result<Tunnell
             done
         });
         tokio::select! {
+            biased;
             _ = driven => {}
-            () = keep_alive(pings) => {}
+            () = rarely(Box::pin(keep_alive(pings))) => {}
         }
         watched.open.store(false, Ordering::Release);
     });
