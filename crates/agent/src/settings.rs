@@ -110,6 +110,8 @@ pub struct Settings {
     pub unknown: UnknownDestinations,
     /// Where lines about connections go.
     pub access_log: AccessLog,
+    /// Whether the proxy tells where its CPU time and memory go.
+    pub profiling: bool,
     /// When to go after the stop was asked for.
     pub stop: Knobs,
     /// The pod's namespace.
@@ -179,6 +181,8 @@ impl Settings {
                     _ => Format::Text,
                 },
             },
+            // differs from istio: off unless it is asked for.
+            profiling: inputs.flags.get("profiling") == Some("true"),
             stop: stop(env, &config)?,
             namespace: env.required("POD_NAMESPACE")?.to_owned(),
             cluster_domain: cluster_domain(inputs),

@@ -367,6 +367,7 @@ impl Sidecar {
             metrics: Arc::clone(&self.proxy_metrics),
             dns: names,
             access_log: access::open(&settings.access_log, &self.log),
+            profiling: settings.profiling,
             ..remora_proxy::Settings::default()
         };
         Arc::new(Context::new(

@@ -15,6 +15,7 @@ pub mod packet;
 pub mod pipe;
 pub mod privilege;
 pub mod process;
+pub mod profile;
 pub mod route;
 pub mod socket;
 mod sys;

@@ -2,6 +2,7 @@
 #![allow(unsafe_code, reason = "the one place for system calls that std does not wrap")]
 
 pub(crate) mod memory;
+pub(crate) mod profile;
 
 use std::ffi::CString;
 use std::io;

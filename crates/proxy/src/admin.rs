@@ -9,11 +9,10 @@
 //! | `GET /healthz/ready` | 200, or 503 once the drain has begun |
 //! | `GET /logging`, `POST /logging?level=info` | which lines the access log has: `off`, `error`, `info` |
 //! | `POST /quitquitquit` | begins the end: drain, then stop |
-//! | `GET /debug/memory`, `GET /debug/threads?seconds=1` | where profiling is switched on |
+//! | `GET /debug/pprof/profile?seconds=10`, `/debug/memory`, `/debug/threads?seconds=1` | where profiling is switched on |
 //!
 //! Who asks must be on the same host, and must have meant it: a page in a browser that was made to ask gets nothing.
-//! There is no sampling profiler, which would need signal handlers; threads with the time they used, and what the
-//! kernel and the allocator say about memory, are what can be had safely.
+//! Of memory there is what the kernel and the allocator say; of CPU time a profile of the innermost functions.
 
 mod dump;
 mod profile;
@@ -114,13 +113,24 @@ async fn answer<B>(request: &Request<B>, peer: SocketAddr, ctx: &Context) -> Ans
             text(StatusCode::OK, "OK\n")
         }
         ("/quitquitquit", _) => text(StatusCode::METHOD_NOT_ALLOWED, "only POST\n"),
-        ("/debug/memory" | "/debug/threads", true) if !ctx.profiling => {
-            text(StatusCode::FORBIDDEN, "profiling is not switched on\n")
-        }
+        (path, true) if path.starts_with("/debug/") && !ctx.profiling => text(
+            StatusCode::FORBIDDEN,
+            "profiling is not switched on (--profiling)\n",
+        ),
         ("/debug/memory", true) => json(&profile::memory()),
         ("/debug/threads", true) => {
             let seconds = query(request, "seconds").parse().unwrap_or(1);
             json(&profile::threads(Duration::from_secs(seconds)).await)
+        }
+        ("/debug/pprof/profile", true) => {
+            let seconds = query(request, "seconds").parse().unwrap_or(10);
+            match profile::cpu(Duration::from_secs(seconds)).await {
+                Ok(bytes) => typed(StatusCode::OK, "application/octet-stream", bytes),
+                Err(error) => text(
+                    StatusCode::SERVICE_UNAVAILABLE,
+                    format!("no profile now: {error}\n"),
+                ),
+            }
         }
         ("/" | "/help", true) => text(StatusCode::OK, HELP),
         (_, true) => text(StatusCode::NOT_FOUND, HELP),
@@ -137,7 +147,7 @@ GET  /healthz/ready
 GET  /logging
 POST /logging?level=off|error|info
 POST /quitquitquit
-GET  /debug/memory, /debug/threads?seconds=1 (where profiling is switched on)
+GET  /debug/pprof/profile?seconds=10, /debug/memory, /debug/threads?seconds=1 (where profiling is switched on)
 ";
 
 /// A page that a browser loads from elsewhere can send requests to the loopback interface, but only under its own name.

@@ -103,7 +103,7 @@ pub struct Settings {
     pub access_log: Option<Log>,
     /// Who serves names.
     pub dns: Option<Arc<Dns>>,
-    /// Whether threads and memory may be asked for.
+    /// Whether CPU time, threads and memory may be asked for.
     pub profiling: bool,
 }
 

@@ -1,9 +1,10 @@
-//! Threads and memory, from the kernel and the allocator.
+//! CPU time, threads and memory: from samples, the kernel and the allocator.
 
+use remora_net::profile::{Sampling, encode};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
-use std::fs;
 use std::time::Duration;
+use std::{fs, io};
 
 const LONGEST: Duration = Duration::from_secs(30);
 /// Of `/proc/self/status`.
@@ -50,6 +51,15 @@ pub(super) async fn threads(time: Duration) -> Value {
         })
     });
     json!({"seconds": time.as_secs(), "threads": list.collect::<Vec<_>>()})
+}
+
+/// Where the process spent its CPU time meanwhile, for `pprof`.
+pub(super) async fn cpu(time: Duration) -> io::Result<Vec<u8>> {
+    let sampling = Sampling::start()?;
+    tokio::time::sleep(time.min(LONGEST)).await;
+    let counts = sampling.finish()?;
+    let maps = fs::read_to_string("/proc/self/maps")?;
+    Ok(encode(&counts, &maps))
 }
 
 type Thread = (String, String, u64, u64);
