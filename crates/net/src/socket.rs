@@ -64,6 +64,56 @@ pub fn set_late_port(socket: impl AsFd) -> io::Result<()> {
     sys::set_option(socket.as_fd(), libc::SOL_IP, libc::IP_BIND_ADDRESS_NO_PORT, 1)
 }
 
+/// When the kernel asks a silent peer whether it is still there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Keepalive {
+    /// After so much silence.
+    pub after: Duration,
+    /// Then so often.
+    pub every: Duration,
+    /// And after so many questions without an answer the connection is broken.
+    pub questions: u8,
+}
+
+/// Has the kernel ask silent peers. Connections that a listener accepts take it over.
+pub fn set_keepalive(socket: impl AsFd, keepalive: Keepalive) -> io::Result<()> {
+    let socket = socket.as_fd();
+    let seconds = |time: Duration| libc::c_int::try_from(time.as_secs()).unwrap_or(libc::c_int::MAX);
+    sys::set_option(
+        socket,
+        libc::SOL_TCP,
+        libc::TCP_KEEPIDLE,
+        seconds(keepalive.after),
+    )?;
+    sys::set_option(
+        socket,
+        libc::SOL_TCP,
+        libc::TCP_KEEPINTVL,
+        seconds(keepalive.every),
+    )?;
+    sys::set_option(
+        socket,
+        libc::SOL_TCP,
+        libc::TCP_KEEPCNT,
+        keepalive.questions.into(),
+    )?;
+    sys::set_option(socket, libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1)
+}
+
+/// What was set; nothing where the kernel does not ask.
+pub fn keepalive(socket: impl AsFd) -> io::Result<Option<Keepalive>> {
+    let socket = socket.as_fd();
+    if sys::option(socket, libc::SOL_SOCKET, libc::SO_KEEPALIVE)? == 0 {
+        return Ok(None);
+    }
+    let read = |name| sys::option(socket, libc::SOL_TCP, name).map(|value| u32::try_from(value).unwrap_or(0));
+    Ok(Some(Keepalive {
+        after: Duration::from_secs(read(libc::TCP_KEEPIDLE)?.into()),
+        every: Duration::from_secs(read(libc::TCP_KEEPINTVL)?.into()),
+        questions: u8::try_from(read(libc::TCP_KEEPCNT)?).unwrap_or(u8::MAX),
+    }))
+}
+
 /// Lets a listener keep so many connections that nobody has accepted yet.
 pub fn set_backlog(listener: impl AsFd, count: u16) -> io::Result<()> {
     sys::listen(listener.as_fd(), count.into())

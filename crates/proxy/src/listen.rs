@@ -6,7 +6,7 @@ use crate::context::Context;
 use crate::crowd::Place;
 use crate::drain::Phase;
 use crate::route::HBONE_PORT;
-use crate::socket::Speaker;
+use crate::socket::{self, Speaker};
 use crate::{admin, dns, hbone, inbound, outbound};
 use std::fs::File;
 use std::future::{Future, poll_fn};
@@ -84,6 +84,10 @@ impl Door {
 /// A drain can also be started through [`Context::drain`].
 pub async fn serve(ctx: Arc<Context>, listeners: Listeners, stop: impl Future<Output = ()>) {
     let accepting = |kind, sockets: Vec<TcpListener>| {
+        for listener in &sockets {
+            // Every connection takes it over. A kernel without it has the idle timeout.
+            let _ = remora_net::socket::set_keepalive(listener, socket::KEEPALIVE);
+        }
         let accept = |listener| tokio::spawn(accept(Door::of(kind, &listener), listener, Arc::clone(&ctx)));
         sockets.into_iter().map(accept).collect::<Vec<_>>()
     };
