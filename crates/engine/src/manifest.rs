@@ -70,6 +70,8 @@ pub struct Manifest {
     pub namespaces: BTreeSet<String>,
     /// What was left out, and why: one sentence each.
     pub notes: Vec<String>,
+    /// What an API server would have refused, one sentence each: with any of these nothing can be run.
+    pub errors: Vec<String>,
 }
 
 /// How documents are read.
@@ -107,7 +109,10 @@ impl Manifest {
         }
         match kind {
             "Service" => services.push(document.clone()),
-            "ConfigMap" | "Secret" => self.objects.add(document, reading.namespace),
+            "ConfigMap" | "Secret" => {
+                let kept = self.objects.add(document, reading.namespace);
+                self.errors.extend(kept.err().map(|e| e.to_string()));
+            }
             "Pod" => self.pods.push(expand::pod(document, &namespace)),
             "Deployment" | "ReplicaSet" | "ReplicationController" => {
                 self.pods.extend(expand::deployment(document, &namespace));

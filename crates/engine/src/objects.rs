@@ -10,6 +10,15 @@ use serde_json::Value;
 /// Keys and contents of a `ConfigMap` or a Secret.
 pub type Content = BTreeMap<String, Vec<u8>>;
 
+/// A value that is not encoded as it has to be. An API server would have refused the document.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{what}: {field}.{entry} is not base64{}", if *.field == "data" { "; write it under stringData, or encode it" } else { "" })]
+pub struct Undecodable {
+    what: String,
+    field: &'static str,
+    entry: String,
+}
+
 /// Everything in the cluster that a pod may name, by namespace and name.
 #[derive(Debug, Clone, Default)]
 pub struct Objects {
@@ -20,13 +29,26 @@ pub struct Objects {
 
 impl Objects {
     /// Keeps a document if it is a `ConfigMap` or a Secret.
-    pub fn add(&mut self, document: &Value, default_namespace: &str) {
+    pub fn add(&mut self, document: &Value, default_namespace: &str) -> Result<(), Undecodable> {
         let key = key(document, default_namespace);
-        match object::kind(document) {
-            "ConfigMap" => drop(self.config_maps.insert(key, config_map(document))),
-            "Secret" => drop(self.secrets.insert(key, secret(document))),
+        let kind = object::kind(document);
+        let broken = |field: &'static str, entry: String| Undecodable {
+            what: format!("{kind} {}/{}", key.0, key.1),
+            field,
+            entry,
+        };
+        match kind {
+            "ConfigMap" => {
+                let content = config_map(document).map_err(|entry| broken("binaryData", entry))?;
+                self.config_maps.insert(key, content);
+            }
+            "Secret" => {
+                let content = secret(document).map_err(|entry| broken("data", entry))?;
+                self.secrets.insert(key, content);
+            }
             _ => {}
         }
+        Ok(())
     }
 
     /// Puts a `ConfigMap` there that no document holds.
@@ -67,35 +89,32 @@ pub(crate) fn key(document: &Value, default_namespace: &str) -> (String, String)
     (namespace.to_owned(), object::name(document).to_owned())
 }
 
-fn config_map(document: &Value) -> Content {
+/// The content, or the entry that cannot be decoded.
+fn config_map(document: &Value) -> Result<Content, String> {
     let mut content = Content::new();
     for (key, value) in entries(document, "data") {
         content.insert(key.clone(), view::scalar(value).into_bytes());
     }
-    for (key, value) in entries(document, "binaryData") {
-        content.insert(key.clone(), decode(&view::scalar(value)));
-    }
-    content
+    content.extend(decoded(document, "binaryData")?);
+    Ok(content)
 }
 
-fn secret(document: &Value) -> Content {
-    let mut content = Content::new();
-    for (key, value) in entries(document, "data") {
-        content.insert(key.clone(), decode(&view::scalar(value)));
-    }
+fn secret(document: &Value) -> Result<Content, String> {
+    let mut content = decoded(document, "data")?;
     // k8s: what is written as text goes over what is written encoded.
     for (key, value) in entries(document, "stringData") {
         content.insert(key.clone(), view::scalar(value).into_bytes());
     }
-    content
+    Ok(content)
 }
 
-/// What is not encoded properly stays as it is written: an API server would have refused the document.
-fn decode(text: &str) -> Vec<u8> {
-    let clean: String = text.split_whitespace().collect();
-    STANDARD
-        .decode(clean)
-        .unwrap_or_else(|_| text.as_bytes().to_vec())
+fn decoded(document: &Value, field: &str) -> Result<Content, String> {
+    let decode = |(key, value): (&String, &Value)| {
+        let clean: String = view::scalar(value).split_whitespace().collect();
+        let bytes = STANDARD.decode(clean).map_err(|_| key.clone())?;
+        Ok((key.clone(), bytes))
+    };
+    entries(document, field).map(decode).collect()
 }
 
 fn entries<'a>(document: &'a Value, field: &str) -> impl Iterator<Item = (&'a String, &'a Value)> {
@@ -116,10 +135,21 @@ mod tests {
         let mut objects = Objects::default();
         let secret = json!({"kind": "Secret", "metadata": {"name": "s"},
             "data": {"a": "b25l", "b": "dHdv"}, "stringData": {"b": "three"}});
-        objects.add(&secret, "shop");
+        objects.add(&secret, "shop").unwrap();
         let content = objects.secret("shop", "s").unwrap();
         assert_eq!(content["a"], b"one");
         assert_eq!(content["b"], b"three");
         assert!(objects.secret("default", "s").is_none());
+    }
+
+    #[test]
+    fn what_cannot_be_decoded_is_named() {
+        let secret =
+            json!({"kind": "Secret", "metadata": {"name": "s"}, "data": {"password": "not encoded!"}});
+        let error = Objects::default().add(&secret, "shop").unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "Secret shop/s: data.password is not base64; write it under stringData, or encode it"
+        );
     }
 }

@@ -55,6 +55,8 @@ pub struct Options {
     pub registries: RegistrySettings,
     /// What registries want to see.
     pub credentials: Credentials,
+    /// Registries are asked for images that the demo application could stand in for.
+    pub pull_first: bool,
     /// Ports of this machine that lead into the run.
     pub publish: Vec<Publish>,
     /// The kubelet's settings.
@@ -178,6 +180,8 @@ impl Session {
             store: Arc::new(Store::open(&options.store)?),
             client: Client::new(options.registries.clone())?,
             credentials: options.credentials.clone(),
+            pull_first: options.pull_first,
+            said: std::sync::atomic::AtomicBool::new(false),
         };
         let cgroups = limits(&raw).await;
         let node = Node::create()?;

@@ -149,6 +149,14 @@ fn what_cannot_be_run_is_said() {
     let output = run.go("{kind: ConfigMap, metadata: {name: a}}", &[]);
     assert_eq!(output.status.code(), Some(1));
     assert!(text(&output).contains("no pod"), "{}", text(&output));
+    let secret = "{kind: Secret, metadata: {name: s, namespace: shop}, data: {key: '***'}}";
+    let output = run.go(&format!("{secret}\n---\n{SHOP}"), &[]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        text(&output).contains("Secret shop/s: data.key is not base64"),
+        "{}",
+        text(&output)
+    );
     let output = run.go(SHOP, &["-p", "18080:nobody:80"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(text(&output).contains("called \"nobody\""), "{}", text(&output));

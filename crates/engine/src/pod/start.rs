@@ -106,10 +106,11 @@ async fn launch(
             text: chain(&error) + &hint,
         }
     })?;
-    if let Some(note) = provided.note.filter(|_| attempt == 1) {
+    if let Some(note) = provided.note.as_ref().filter(|_| attempt == 1) {
         let text = format!("{}: {note}", full_name(pod, container));
         world.tell(Notice::Trouble(Some(id), text)).await;
     }
+    let container = &provided.container(container);
     let launch = of(world, pod, container, home, &provided.image, id, attempt);
     let spec = launch.spec().map_err(|e| Failure::new(Reason::Config, &e))?;
     let started = container::start(&spec).await;

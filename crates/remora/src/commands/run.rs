@@ -19,6 +19,7 @@ use crate::commands::instance::{image_store, state_dir};
 use crate::input::Input;
 use crate::{commands::inject, out};
 use anyhow::{Context as _, bail};
+use args::ImagesChoice;
 use place::Place;
 use remora_engine::manifest::Manifest;
 use remora_engine::registry::Settings as RegistrySettings;
@@ -63,6 +64,15 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let manifest = prepare::manifest(args, &input, &inventory)?;
     for note in &manifest.notes {
         out::note(note);
+    }
+    for error in &manifest.errors {
+        out::error_text(error);
+    }
+    if !manifest.errors.is_empty() {
+        bail!(
+            "{} objects are not valid; nothing was started",
+            manifest.errors.len()
+        );
     }
     if manifest.pods.is_empty() {
         bail!("there is no pod in these manifests");
@@ -139,6 +149,7 @@ fn options(args: &Args, place: &Place, store: PathBuf) -> anyhow::Result<Options
             ..RegistrySettings::default()
         },
         credentials: place::credentials()?,
+        pull_first: args.images == ImagesChoice::Pull,
         publish: args.publish.clone(),
         kubelet: Config {
             first_backoff: divided(usual.first_backoff),

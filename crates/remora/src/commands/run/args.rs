@@ -36,6 +36,15 @@ pub(crate) enum InjectChoice {
     Never,
 }
 
+/// Where images come from that the demo application could stand in for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ImagesChoice {
+    /// Nowhere: what is not on this machine is played by the demo application
+    BuiltIn,
+    /// Registries; the demo application plays what cannot be reached
+    Pull,
+}
+
 /// How the mesh meets a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ModeChoice {
@@ -140,6 +149,10 @@ pub(crate) struct Args {
     /// Remove what runs that were killed left behind
     #[arg(long)]
     pub(crate) clean: bool,
+
+    /// Images of containers with an annotation `remora.dev/demo.CONTAINER`; all others are pulled in any case
+    #[arg(long, value_enum, default_value = "built-in", value_name = "WHERE")]
+    pub(crate) images: ImagesChoice,
 
     /// Where images are kept between runs (default: /var/lib/remora/images, or ~/.local/share/remora/images)
     #[arg(long, value_name = "DIR")]
