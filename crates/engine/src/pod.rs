@@ -43,6 +43,8 @@ pub enum Order {
     Delete(Option<u64>),
     /// Its sandbox is to be taken for dead.
     LoseSandbox,
+    /// Its kubelet forgets everything, as when it restarts.
+    RestartKubelet,
     /// Run a command in a container; the answer is the running process.
     Exec {
         /// Which container.
@@ -84,6 +86,9 @@ pub enum HomeError {
     /// Traffic capture.
     #[error("capture the traffic of the pod")]
     Capture(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// What else is done to its network.
+    #[error("set up the network of the pod")]
+    Plugin(#[source] crate::world::Refusal),
     /// A file of it.
     #[error("write {}", path.display())]
     Write {
@@ -119,6 +124,8 @@ pub struct Pod {
     starts: BTreeMap<Actor, u32>,
     seen: Status,
     gone: bool,
+    /// Nobody gives orders any more.
+    abandoned: bool,
     watcher: Option<watch::Watch>,
 }
 
@@ -141,6 +148,7 @@ impl Pod {
             home: None,
             starts: BTreeMap::new(),
             gone: false,
+            abandoned: false,
             watcher: None,
         }
     }
@@ -151,14 +159,17 @@ impl Pod {
         self.happened(What::Published(Change::Phase(self.seen.phase)))
             .await;
         self.step(Event::Assigned).await;
-        while !self.gone {
+        // An object removed by force is gone before its containers are.
+        while !(self.gone && (self.kubelet.is_finished() || self.abandoned)) {
             let wakeup = self.wakeup();
             tokio::select! {
                 Some(mail) = self.inbox.recv() => self.receive(mail).await,
-                order = orders.recv() => match order {
-                    Some(order) => self.obey(order).await,
+                order = orders.recv() => if let Some(order) = order {
+                    self.obey(order).await;
+                } else {
                     // Whoever gave orders is gone: so is the reason to live.
-                    None => self.gone = true,
+                    self.gone = true;
+                    self.abandoned = true;
                 },
                 () = wakeup => self.step(Event::Tick).await,
             }
@@ -229,6 +240,10 @@ impl Pod {
             Order::LoseSandbox => {
                 self.happened(What::SandboxLost).await;
                 self.step(Event::SandboxLost).await;
+            }
+            Order::RestartKubelet => {
+                self.happened(What::KubeletRestarted).await;
+                self.step(Event::Restarted).await;
             }
             Order::Exec {
                 container,

@@ -19,6 +19,7 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::client::legacy::{Client as Pool, Error as LegacyError};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use std::collections::BTreeMap;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use crate::image::manifest::ManifestError;
@@ -150,12 +151,20 @@ pub enum ClientError {
     Tls(#[from] rustls::Error),
 }
 
+/// The certificates of this machine, read once. A machine without any can still use registries without TLS.
+fn native_roots() -> &'static rustls::RootCertStore {
+    static ROOTS: OnceLock<rustls::RootCertStore> = OnceLock::new();
+    ROOTS.get_or_init(|| {
+        let mut roots = rustls::RootCertStore::empty();
+        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+        roots
+    })
+}
+
 impl Client {
     /// Reads the certificates of this machine and makes a client.
     pub fn new(settings: Settings) -> Result<Self, ClientError> {
-        let mut roots = rustls::RootCertStore::empty();
-        // A machine without certificates can still use registries without TLS.
-        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+        let mut roots = native_roots().clone();
         if let Some(pem) = &settings.extra_roots {
             use rustls::pki_types::pem::PemObject as _;
             for certificate in rustls::pki_types::CertificateDer::pem_slice_iter(pem.as_bytes()) {

@@ -35,7 +35,7 @@ use crate::registry::{Client, ClientError, Credentials, Settings as RegistrySett
 use crate::relay::{self, Publish};
 use crate::services::{CONTROL_ADDRESS, DNS_ADDRESS, Names};
 use crate::store::{Store, StoreError};
-use crate::world::{Notice, PodId, World};
+use crate::world::{Notice, Plugin, PodId, World};
 
 mod controller;
 
@@ -71,6 +71,8 @@ pub struct Options {
     pub cpu_millis: i128,
     /// Memory in bytes.
     pub memory: i128,
+    /// What is done to a pod's network before its first container.
+    pub plugin: Option<Plugin>,
 }
 
 /// A run cannot begin.
@@ -155,6 +157,8 @@ pub enum Command {
 /// A run.
 #[derive(Debug)]
 pub struct Session {
+    /// When the clock of the notices began.
+    pub began: Instant,
     /// What happens.
     pub notices: mpsc::Receiver<Notice>,
     /// Where orders are given.
@@ -201,8 +205,10 @@ impl Session {
             cpu_millis: options.cpu_millis,
             memory: options.memory,
             logs: Logs::new(options.directory.join("logs")),
+            plugin: options.plugin.clone(),
             addresses: Mutex::new(BTreeMap::new()),
         });
+        let began = world.began;
         let door = door::open(&options.directory).map_err(prepare)?;
         let mut tasks = JoinSet::new();
         let names = watch::channel(Arc::new(Names::new(&world.services, &[]))).0;
@@ -215,6 +221,7 @@ impl Session {
         controller.check_targets(&manifest.pods)?;
         tasks.spawn(controller.run(manifest.pods, raw_inbox, orders));
         Ok(Self {
+            began,
             notices: outbox,
             commands,
             published,

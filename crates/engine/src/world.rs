@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
+use remora_net::Namespace;
 use remora_startup::kubelet::{Millis, Status};
 use remora_startup::network::NetState;
 use remora_startup::sim::What;
@@ -30,6 +31,33 @@ pub enum Stream {
     Out,
     /// Standard error.
     Err,
+}
+
+/// Why something outside refused a pod.
+pub type Refusal = Box<dyn std::error::Error + Send + Sync>;
+
+/// What a network plugin of the node would do: called with a pod and its network namespace, before the pod's first
+/// container.
+#[derive(Clone)]
+pub struct Plugin(Arc<Work>);
+
+type Work = dyn Fn(&Value, &Namespace) -> Result<(), Refusal> + Send + Sync;
+
+impl Plugin {
+    /// A plugin that does this.
+    pub fn new(work: impl Fn(&Value, &Namespace) -> Result<(), Refusal> + Send + Sync + 'static) -> Self {
+        Self(Arc::new(work))
+    }
+
+    pub(crate) fn add(&self, pod: &Value, network: &Namespace) -> Result<(), Refusal> {
+        (self.0)(pod, network)
+    }
+}
+
+impl std::fmt::Debug for Plugin {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Plugin")
+    }
 }
 
 /// Something that happened.
@@ -91,6 +119,8 @@ pub struct World {
     pub cgroups: Option<Arc<Hierarchy>>,
     /// What containers wrote.
     pub logs: Logs,
+    /// What is done to a pod's network before its first container.
+    pub plugin: Option<Plugin>,
     /// Where pods are.
     pub(crate) addresses: Mutex<BTreeMap<PodId, Ipv4Addr>>,
 }

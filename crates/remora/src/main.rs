@@ -15,7 +15,8 @@ fn main() -> ExitCode {
     let arguments = cli::arguments(std::env::args_os());
     let early = commands::istio_iptables::early(&arguments)
         .or_else(|| commands::proxy::early(&arguments))
-        .or_else(|| commands::wait::early(&arguments));
+        .or_else(|| commands::wait::early(&arguments))
+        .or_else(|| commands::demo::early(&arguments));
     if let Some(code) = early {
         return code;
     }

@@ -43,6 +43,10 @@ pub struct Latency {
     pub dial: Millis,
     /// From the restart of the kubelet to its first pass.
     pub kubelet_restart: Millis,
+    /// Everything that is due comes up to this much late, as on a busy machine; drawn anew each time…
+    pub lateness: Millis,
+    /// …from this seed.
+    pub seed: u64,
 }
 
 impl Default for Latency {
@@ -55,6 +59,8 @@ impl Default for Latency {
             exec: 50,
             dial: 40,
             kubelet_restart: 1700,
+            lateness: 0,
+            seed: 0,
         }
     }
 }

@@ -87,6 +87,9 @@ async fn make(world: &World, pod: &Value, id: PodId, sandboxes: usize) -> Result
         made
     };
     capture_with_sandbox(pod, &network)?;
+    if let Some(plugin) = &world.plugin {
+        plugin.add(pod, &network).map_err(HomeError::Plugin)?;
+    }
     let directory = world.directory.join("pods").join(format!("{id}-{sandboxes}"));
     let facts = facts(world, address, format!("00000000-0000-4000-8000-{id:012}"));
     let volumes = volumes::plan(pod, &facts, &world.objects)?;

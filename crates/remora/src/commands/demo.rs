@@ -3,11 +3,13 @@
 //! Plain blocking HTTP/1.1, one thread a connection. It ends on SIGTERM when the requests in flight are answered, as
 //! a well-behaved application does.
 
+mod actor;
 mod http;
 mod load;
 mod roles;
 
 use anyhow::Context as _;
+use std::ffi::OsString;
 use std::process::ExitCode;
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
@@ -40,6 +42,8 @@ pub(crate) enum Role {
     Call(Call),
     /// Calls an address all the time, and says once a second how often that went wrong
     Load(load::Load),
+    /// Plays any part in a pod and writes down what it sees: for rehearsals
+    Actor(Box<actor::Args>),
 }
 
 /// How a service is served.
@@ -69,6 +73,19 @@ pub(crate) struct Call {
     hold: u64,
 }
 
+/// Runs an actor before the whole program's command line is looked at: it has to know its signals soon.
+pub(crate) fn early(arguments: &[OsString]) -> Option<ExitCode> {
+    let [_, demo, role, rest @ ..] = arguments else {
+        return None;
+    };
+    if demo != "demo" || role != "actor" {
+        return None;
+    }
+    // What is wrong with the words is said by whoever knows all commands.
+    let args = actor::Args::read(rest)?;
+    Some(crate::finish(actor::run(&args)))
+}
+
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     match &args.role {
         Role::Call(call) => {
@@ -86,6 +103,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Role::ReviewsV3(serve) => run_service(serve, roles::reviews_red),
         Role::Ratings(serve) => run_service(serve, roles::ratings),
         Role::Hello(serve) => run_service(serve, roles::hello),
+        Role::Actor(args) => actor::run(args),
     }
 }
 

@@ -42,6 +42,8 @@ pub(super) struct World<'a> {
     pub(super) now: Millis,
     queue: BTreeMap<(Millis, u64), Due>,
     sequence: u64,
+    /// State of the generator of lateness.
+    drawn: u64,
     kubelet: Kubelet,
     pub(super) inbox: VecDeque<Event>,
     kubelet_down: bool,
@@ -68,6 +70,7 @@ impl<'a> World<'a> {
             now: 0,
             queue: BTreeMap::new(),
             sequence: 0,
+            drawn: scenario.latency.seed,
             kubelet,
             inbox: VecDeque::from([Event::Assigned]),
             kubelet_down: false,
@@ -143,8 +146,21 @@ impl<'a> World<'a> {
 
     pub(super) fn later(&mut self, after: Millis, due: Due) {
         self.sequence += 1;
-        self.queue
-            .insert((self.now.saturating_add(after), self.sequence), due);
+        let at = self.now.saturating_add(after).saturating_add(self.late());
+        self.queue.insert((at, self.sequence), due);
+    }
+
+    /// How much too late the next thing comes.
+    fn late(&mut self) -> Millis {
+        if self.scenario.latency.lateness == 0 {
+            return 0;
+        }
+        // splitmix64: every seed is a good one.
+        self.drawn = self.drawn.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut x = self.drawn;
+        x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        (x ^ (x >> 31)) % (self.scenario.latency.lateness + 1)
     }
 
     /// Hands the kubelet its mail and carries out what it wants, until it is silent.
