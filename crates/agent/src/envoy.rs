@@ -39,7 +39,7 @@ use crate::xds_proxy::LastGood;
 use crate::{http, status};
 use admin::Admin;
 use names::Names;
-use process::{Envoy, exit_code, validate};
+use process::{Envoy, Passed, exit_code, validate};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -95,12 +95,6 @@ pub enum EnvoyError {
     /// It cannot be stopped.
     #[error("stop Envoy")]
     Stop(#[source] io::Error),
-    /// A header that cannot be sent.
-    #[error("send {name} as a header")]
-    Header {
-        /// Its name.
-        name: String,
-    },
 }
 
 impl EnvoyError {
@@ -111,7 +105,6 @@ impl EnvoyError {
                 Some("the image holds no Envoy there: name it with --binaryPath, or leave out --proxy envoy")
             }
             Self::Bootstrap(error) => Some(error.hint()),
-            Self::Header { .. } => Some("variables called XDS_HEADER_* hold printable characters only"),
             _ => None,
         }
     }
@@ -171,8 +164,12 @@ async fn live(settings: &Settings, envoy: &EnvoySettings, log: &Log) -> Result<u
         );
     }
     sidecar.readiness.reach(Stage::Sockets);
-    let config = Config::write(envoy)?;
     describe(envoy, settings.output.as_deref(), log);
+    if envoy.disabled {
+        alone(&sidecar, &switch, started).await;
+        return Ok(0);
+    }
+    let config = Config::write(envoy)?;
     let admin = Admin(envoy.description.admin_address());
     let ready = BecomeReady {
         admin,
@@ -189,6 +186,21 @@ async fn live(settings: &Settings, envoy: &EnvoySettings, log: &Log) -> Result<u
     tokio::select! {
         code = running => code,
         () = sidecar.say_when_stopping(&switch) => Ok(0),
+    }
+}
+
+/// The agent without an Envoy: ready with the certificate, since programs get their configuration themselves.
+async fn alone(sidecar: &Sidecar, switch: &StopSwitch, started: Instant) {
+    let ready = async {
+        sidecar.readiness.reached(Stage::Certificate).await;
+        sidecar.readiness.reach(Stage::Configuration);
+        sidecar.metrics.ready_after(started.elapsed());
+        sidecar.readiness.reach(Stage::Proxy);
+        std::future::pending::<()>().await;
+    };
+    tokio::select! {
+        () = ready => {}
+        () = switch.reached(Asked::Stop) => sidecar.readiness.stop(),
     }
 }
 
@@ -248,6 +260,7 @@ async fn supervise(
     let admin = Admin(envoy.description.admin_address());
     let ports = settings.ports.all();
     let trouble = |error: &admin::AdminError| log.warning(format_args!("drain: {}", chain(error)));
+    let mut signals = Passed::listen().map_err(RunError::Signals)?;
     loop {
         let started = Envoy::start(children, &envoy.launch, config.path());
         let mut running = started.map_err(|source| EnvoyError::Start {
@@ -263,7 +276,7 @@ async fn supervise(
             conduct::conduct(admin, switch, &settings.stop, &ports, trouble).await;
         };
         let over = tokio::select! {
-            status = running.ended() => Over::Ended(exit_code(status)),
+            over = until_over(&mut running, &mut signals) => over?,
             () = stop => Over::Stop,
             () = changed(children, envoy, config.path(), log) => Over::Restart,
         };
@@ -284,6 +297,16 @@ async fn supervise(
         if matches!(over, Over::Stop) {
             log.note("stopped");
             return Ok(0);
+        }
+    }
+}
+
+/// Waits for Envoy's end, and passes on what is meant for it.
+async fn until_over(running: &mut Envoy, signals: &mut Passed) -> Result<Over, RunError> {
+    loop {
+        tokio::select! {
+            status = running.ended() => return Ok(Over::Ended(exit_code(status))),
+            number = signals.next() => running.signal(number).map_err(EnvoyError::Stop)?,
         }
     }
 }

@@ -87,6 +87,8 @@ pub(crate) enum ProxyMetrics {
     BuiltIn(Arc<Metrics>),
     /// On this port of an Envoy.
     Envoy(u16),
+    /// Nobody has any, or they are asked for elsewhere.
+    None,
 }
 
 /// Everybody whose metrics are on the page.
@@ -109,7 +111,7 @@ impl Scraper {
         match &self.proxy {
             ProxyMetrics::BuiltIn(metrics) => answers::answer(200, TEXT, metrics.render()),
             // Envoy has that port itself.
-            ProxyMetrics::Envoy(_) => answers::text(404, "ask Envoy\n"),
+            ProxyMetrics::Envoy(_) | ProxyMetrics::None => answers::text(404, "ask Envoy\n"),
         }
     }
 
@@ -146,6 +148,7 @@ impl Scraper {
         let port = match &self.proxy {
             ProxyMetrics::BuiltIn(metrics) => return metrics.render(),
             ProxyMetrics::Envoy(port) => *port,
+            ProxyMetrics::None => return String::new(),
         };
         let target = Target {
             port,

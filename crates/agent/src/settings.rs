@@ -126,6 +126,8 @@ pub struct Settings {
     pub application: IpAddr,
     /// Where it has its metrics.
     pub metrics: Vec<Target>,
+    /// Whether Envoy's metrics are on the same page.
+    pub merge_envoy: bool,
     /// Metrics are for the pod itself only.
     pub private_metrics: bool,
     /// Where the last good configuration is kept, for a start without a control plane; `None`: nowhere.
@@ -153,8 +155,8 @@ impl Settings {
         let envoy = envoy::resolve(inputs, &config, &node, &addresses, &mut warnings)?;
         let settings = Self {
             envoy,
-            discovery: upstream::discovery(inputs, &config)?,
-            authority: upstream::authority(inputs, &config)?,
+            discovery: upstream::discovery(inputs, &config, &node)?,
+            authority: upstream::authority(inputs, &config, &node)?,
             certificate_files: upstream::certificate_files(inputs, &node),
             output: env.text("OUTPUT_CERTS").map(PathBuf::from),
             token: upstream::token(env).into(),
@@ -198,6 +200,7 @@ impl Settings {
                 .map(scrape::targets)
                 .transpose()?
                 .unwrap_or_default(),
+            merge_envoy: env.switch("PILOT_AGENT_MERGE_ENVOY_STATS", true)?,
             private_metrics: env.flag("METRICS_LOCALHOST_ACCESS_ONLY")?,
             last_good: last_good(env)?,
             proxy_config: config,

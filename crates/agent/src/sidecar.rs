@@ -259,6 +259,7 @@ impl Sidecar {
             scraper: Scraper {
                 agent: Arc::clone(&self.metrics),
                 proxy: match &settings.envoy {
+                    Some(envoy) if envoy.disabled || !settings.merge_envoy => ProxyMetrics::None,
                     Some(envoy) => ProxyMetrics::Envoy(envoy.description.ports.prometheus),
                     None => ProxyMetrics::BuiltIn(Arc::clone(&self.proxy_metrics)),
                 },

@@ -26,7 +26,6 @@ use std::sync::Arc;
 use tokio::net::UnixListener;
 use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::UnixListenerStream;
-use tonic::metadata::MetadataMap;
 use tonic::{Request, Status, Streaming};
 
 /// Something that happened on the way.
@@ -90,8 +89,6 @@ pub enum Health {
 pub struct XdsProxy {
     /// Where discovery is.
     pub control_plane: ControlPlane,
-    /// Sent with every stream, beside the token.
-    pub headers: MetadataMap,
     /// What the agent asks for itself.
     pub own: Vec<Own>,
     /// How the application feels; `None` while nobody knows, and for ever in a pod.

@@ -5,8 +5,8 @@
 
 use crate::certificate::certificates;
 use crate::{CertificateError, PrivateKey, Roots, provider};
-use rustls::client::WebPkiServerVerifier;
-use rustls::{ClientConfig, RootCertStore, ServerConfig};
+use rustls::client::{WantsClientCert, WebPkiServerVerifier};
+use rustls::{ClientConfig, ConfigBuilder, RootCertStore, ServerConfig};
 use std::sync::Arc;
 
 /// A configuration for the control plane could not be built.
@@ -36,6 +36,20 @@ pub fn bootstrap_server(chain_pem: &str, key: &PrivateKey) -> Result<ServerConfi
 
 /// For its clients: believes `roots` and the DNS name that is dialled. HTTP/2.
 pub fn bootstrap_client(roots: &Roots) -> Result<ClientConfig, BootstrapError> {
+    Ok(http2(believing(roots)?.with_no_client_auth()))
+}
+
+/// The same for a client that was given a certificate before.
+pub fn bootstrap_client_as(
+    roots: &Roots,
+    chain_pem: &str,
+    key: &PrivateKey,
+) -> Result<ClientConfig, BootstrapError> {
+    let config = believing(roots)?.with_client_auth_cert(certificates(chain_pem)?, key.der())?;
+    Ok(http2(config))
+}
+
+fn believing(roots: &Roots) -> Result<ConfigBuilder<ClientConfig, WantsClientCert>, BootstrapError> {
     let mut store = RootCertStore::empty();
     for root in roots.der() {
         store.add(root.clone())?;
@@ -43,10 +57,12 @@ pub fn bootstrap_client(roots: &Roots) -> Result<ClientConfig, BootstrapError> {
     let provider = provider::provider();
     let verifier =
         WebPkiServerVerifier::builder_with_provider(Arc::new(store), Arc::clone(&provider)).build()?;
-    let mut config = ClientConfig::builder_with_provider(provider)
+    Ok(ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()?
-        .with_webpki_verifier(verifier)
-        .with_no_client_auth();
+        .with_webpki_verifier(verifier))
+}
+
+fn http2(mut config: ClientConfig) -> ClientConfig {
     config.alpn_protocols = vec![b"h2".to_vec()];
-    Ok(config)
+    config
 }

@@ -23,7 +23,7 @@ mod trust;
 mod verify;
 
 pub use authority::{Authority, AuthorityError, Issued, Kept, RootRotation};
-pub use bootstrap::{BootstrapError, bootstrap_client, bootstrap_server};
+pub use bootstrap::{BootstrapError, bootstrap_client, bootstrap_client_as, bootstrap_server};
 pub use certificate::{CertificateError, Chain};
 pub use clock::Clock;
 pub use config::{ConfigError, Wire};

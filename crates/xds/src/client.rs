@@ -22,6 +22,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
+use tonic::metadata::MetadataMap;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Status};
 
@@ -55,6 +56,8 @@ pub struct ControlPlane {
     uri: Uri,
     dial: Dial,
     token: Token,
+    headers: MetadataMap,
+    signer: String,
 }
 
 /// What happens on the way, for logs and readiness.
@@ -116,7 +119,27 @@ impl ControlPlane {
     /// `uri` is what is asked for (`http://istiod.istio-system.svc:15012`); `dial` decides where that is and how
     /// it is protected.
     pub fn new(uri: Uri, dial: Dial, token: Token) -> Self {
-        Self { uri, dial, token }
+        Self {
+            uri,
+            dial,
+            token,
+            headers: MetadataMap::new(),
+            signer: String::new(),
+        }
+    }
+
+    /// Sends these with everything, beside the token.
+    #[must_use]
+    pub fn with_headers(mut self, headers: MetadataMap) -> Self {
+        self.headers = headers;
+        self
+    }
+
+    /// Asks for certificates of this signer, where an authority has several.
+    #[must_use]
+    pub fn with_signer(mut self, signer: &str) -> Self {
+        signer.clone_into(&mut self.signer);
+        self
     }
 
     pub(crate) fn channel(&self) -> Channel {
@@ -129,6 +152,7 @@ impl ControlPlane {
 
     pub(crate) fn authorised<T>(&self, message: T) -> Result<Request<T>, ClientError> {
         let mut request = Request::new(message);
+        *request.metadata_mut() = self.headers.clone();
         if let Some(token) = (self.token)().map_err(ClientError::Token)? {
             let value = format!("Bearer {}", token.trim())
                 .parse()
@@ -138,13 +162,23 @@ impl ControlPlane {
         Ok(request)
     }
 
+    // istio: the name under which an authority looks for the signer.
+    fn wishes(&self) -> Option<prost_types::Struct> {
+        let signer = prost_types::Value {
+            kind: Some(prost_types::value::Kind::StringValue(self.signer.clone())),
+        };
+        (!self.signer.is_empty()).then(|| prost_types::Struct {
+            fields: [("CertSigner".to_owned(), signer)].into(),
+        })
+    }
+
     /// Sends a certificate request (PEM). Gives the chain, leaf first, and the root bundle.
     pub async fn certify(&self, csr: String, life: Duration) -> Result<(String, String), ClientError> {
         let seconds = i64::try_from(life.as_secs()).unwrap_or(i64::MAX);
         let mut request = self.authorised(IstioCertificateRequest {
             csr,
             validity_duration: seconds,
-            metadata: None,
+            metadata: self.wishes(),
         })?;
         request.set_timeout(CERTIFICATE_TIMEOUT);
         let answer = IstioCertificateServiceClient::new(self.channel())

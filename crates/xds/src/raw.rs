@@ -14,7 +14,6 @@ use std::task::{Context, Poll};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
-use tonic::metadata::MetadataMap;
 use tonic::server::{Grpc, NamedService, StreamingService};
 use tonic::{Request, Response, Status, Streaming};
 
@@ -46,19 +45,13 @@ pub type Responses = mpsc::Receiver<Result<Bytes, Status>>;
 pub type Accept = Arc<dyn Fn(Protocol, Request<Streaming<Bytes>>) -> Responses + Send + Sync>;
 
 impl ControlPlane {
-    /// Opens a stream on which messages are bytes. `headers` are sent in addition to the token.
+    /// Opens a stream on which messages are bytes.
     pub async fn open(
         &self,
         protocol: Protocol,
-        headers: &MetadataMap,
         requests: mpsc::Receiver<Bytes>,
     ) -> Result<Streaming<Bytes>, ClientError> {
-        let mut request = self.authorised(ReceiverStream::new(requests))?;
-        for header in headers.iter() {
-            if let tonic::metadata::KeyAndValueRef::Ascii(name, value) = header {
-                request.metadata_mut().insert(name, value.clone());
-            }
-        }
+        let request = self.authorised(ReceiverStream::new(requests))?;
         let mut grpc = tonic::client::Grpc::new(self.channel()).max_decoding_message_size(LARGEST_MESSAGE);
         let unreachable = |error: tonic::transport::Error| Box::new(Status::from_error(error.into()));
         grpc.ready().await.map_err(unreachable)?;

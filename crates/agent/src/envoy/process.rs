@@ -8,6 +8,7 @@ use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::Duration;
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// How a process ended, as a shell counts: its code, or 128 and the signal.
 pub(super) fn exit_code(status: ExitStatus) -> u8 {
@@ -17,6 +18,31 @@ pub(super) fn exit_code(status: ExitStatus) -> u8 {
         (None, None) => 255,
     };
     u8::try_from(code).unwrap_or(255)
+}
+
+/// Signals that Envoy knows and the agent has no use for: it would die of them.
+// envoy: SIGUSR1 opens log files again, SIGHUP is noted.
+#[derive(Debug)]
+pub(super) struct Passed {
+    hangup: Signal,
+    reopen: Signal,
+}
+
+impl Passed {
+    pub(super) fn listen() -> io::Result<Self> {
+        Ok(Self {
+            hangup: signal(SignalKind::hangup())?,
+            reopen: signal(SignalKind::user_defined1())?,
+        })
+    }
+
+    /// The next one, by its number.
+    pub(super) async fn next(&mut self) -> i32 {
+        tokio::select! {
+            _ = self.hangup.recv() => SignalKind::hangup().as_raw_value(),
+            _ = self.reopen.recv() => SignalKind::user_defined1().as_raw_value(),
+        }
+    }
 }
 
 /// A running Envoy. Ends with the value, and with the agent, however that ends.
@@ -39,6 +65,11 @@ impl Envoy {
     /// Waits for its end. Cancel safety: may be dropped and asked again.
     pub(super) async fn ended(&mut self) -> ExitStatus {
         self.child.ended().await
+    }
+
+    /// Passes a signal on.
+    pub(super) fn signal(&self, number: i32) -> io::Result<()> {
+        self.child.signal(number)
     }
 
     /// Asks it to end and, after `patience`, ends it.

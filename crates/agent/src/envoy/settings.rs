@@ -24,10 +24,10 @@ pub struct EnvoySettings {
     pub custom_config: Option<PathBuf>,
     /// Where sockets and configuration are.
     pub config_path: PathBuf,
+    /// Everything but Envoy itself runs.
+    pub disabled: bool,
     /// A template of the configuration.
     pub template: Option<PathBuf>,
-    /// Sent with discovery, beside the token.
-    pub headers: Vec<(String, String)>,
     /// Whether the control plane tells the agent about itself.
     pub follow_config: bool,
     /// How the application is asked how it feels, for the control plane.
@@ -47,7 +47,10 @@ pub(crate) fn resolve(
     warnings: &mut Vec<String>,
 ) -> Result<Option<EnvoySettings>, SettingsError> {
     let named = inputs.flags.get("binaryPath");
+    let disabled = Environment(&inputs.env).switch("DISABLE_ENVOY", false)?;
     let wanted = match inputs.flags.get("proxy") {
+        // istio: the agent alone, for programs that speak discovery themselves.
+        _ if disabled => true,
         Some("envoy") => true,
         Some("remora" | "builtin" | "built-in") => false,
         Some(other) => {
@@ -85,8 +88,8 @@ pub(crate) fn resolve(
         description: description(inputs, config, node, addresses)?,
         custom_config: config.text("customConfigFile").map(PathBuf::from),
         config_path,
+        disabled,
         template: template.into_iter().flatten().next().map(PathBuf::from),
-        headers: headers(inputs, node),
         follow_config: env.switch("PROXY_CONFIG_XDS_AGENT", false)?,
         health: config
             .fields
@@ -168,15 +171,4 @@ fn description(
         exit_on_zero_active_connections: env.switch("EXIT_ON_ZERO_ACTIVE_CONNECTIONS", false)?,
         log_as_json: inputs.flags.get("log_as_json") == Some("true"),
     })
-}
-
-// istio: the cluster's name, and whatever variables called XDS_HEADER_ hold.
-fn headers(inputs: &Inputs, node: &Node) -> Vec<(String, String)> {
-    let cluster = node.metadata.get("CLUSTER_ID").and_then(|id| id.as_str());
-    let cluster = cluster.map(|id| ("clusterid".to_owned(), id.to_owned()));
-    let given = inputs.env.iter().filter_map(|(name, value)| {
-        let header = name.strip_prefix("XDS_HEADER_")?;
-        Some((header.to_ascii_lowercase(), value.clone()))
-    });
-    cluster.into_iter().chain(given).collect()
 }

@@ -22,7 +22,6 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::watch;
-use tonic::metadata::{MetadataKey, MetadataMap};
 
 /// A unix socket for everybody in the pod. What a dead process left behind is taken away.
 // istio: mode 0666, because Envoy and applications may be other users.
@@ -159,7 +158,6 @@ pub(super) fn discovery(
     }
     let proxy = XdsProxy {
         control_plane,
-        headers: headers(envoy)?,
         own,
         health: interests.health,
         last_good: interests.last_good,
@@ -189,16 +187,6 @@ fn believe(bytes: &[u8], secrets: &Secrets) -> Result<(), String> {
     }
     secrets.believe(config.roots.join("\n"));
     Ok(())
-}
-
-fn headers(envoy: &EnvoySettings) -> Result<MetadataMap, EnvoyError> {
-    let mut headers = MetadataMap::new();
-    for (name, value) in &envoy.headers {
-        let wrong = || EnvoyError::Header { name: name.clone() };
-        let key = MetadataKey::from_bytes(name.as_bytes()).map_err(|_| wrong())?;
-        headers.insert(key, value.parse().map_err(|_| wrong())?);
-    }
-    Ok(headers)
 }
 
 const CLUSTERS: u8 = 1;

@@ -58,6 +58,17 @@ impl ProxyConfig {
                 value[flag] = json!(text);
             }
         }
+        for (flag, collector) in [("zipkinAddress", "zipkin"), ("datadogAgentAddress", "datadog")] {
+            if let Some(text) = inputs.flags.get(flag) {
+                merge(&mut value, &json!({"tracing": {collector: {"address": text}}}));
+            }
+        }
+        for flag in ["envoyMetricsService", "envoyAccessLogService"] {
+            let layer = document("a service of Envoy's", inputs.flags.get(flag))?;
+            if layer.as_object().is_some_and(|fields| !fields.is_empty()) {
+                merge(&mut value, &json!({flag: layer}));
+            }
+        }
         let fields = match value {
             Value::Object(fields) => fields,
             _ => Map::new(),

@@ -190,3 +190,50 @@ fn certificates_in_files_come_before_the_authority() {
         Some("/c")
     );
 }
+
+#[test]
+fn discovery_and_authority_are_told_what_variables_say() {
+    let settings = resolve(
+        "",
+        &[
+            ("ISTIO_META_CLUSTER_ID", "east"),
+            ("ISTIO_META_CERT_SIGNER", "clusterissuers.cert-manager.io/mesh"),
+            ("XDS_HEADER_Tenant", "a"),
+            ("CA_HEADER_X-Zone", "b"),
+            ("PROV_CERT", "/provisioned"),
+        ],
+    );
+    let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+    assert_eq!(
+        settings.discovery.headers,
+        [pair("clusterid", "east"), pair("tenant", "a")]
+    );
+    assert_eq!(
+        settings.authority.headers,
+        [pair("clusterid", "east"), pair("x-zone", "b")]
+    );
+    assert_eq!(settings.discovery.signer, "");
+    assert_eq!(settings.authority.signer, "clusterissuers.cert-manager.io/mesh");
+    let shown = Some((
+        "/provisioned/cert-chain.pem".into(),
+        "/provisioned/key.pem".into(),
+    ));
+    assert_eq!(settings.discovery.certificate, shown);
+    assert_eq!(settings.authority.certificate, shown);
+    assert_eq!(resolve("", &[]).discovery.certificate, None);
+}
+
+#[test]
+fn collectors_of_1_5_are_flags() {
+    let settings = resolve(
+        "sidecar --zipkinAddress zipkin:9411 --envoyMetricsService {\"address\":\"metrics:15000\"} \
+         --envoyAccessLogService={}",
+        &[],
+    );
+    let fields = &settings.proxy_config.fields;
+    assert_eq!(fields["tracing"], json!({"zipkin": {"address": "zipkin:9411"}}));
+    assert_eq!(fields["envoyMetricsService"], json!({"address": "metrics:15000"}));
+    assert_eq!(fields.get("envoyAccessLogService"), None);
+    let wrong = error("--envoyMetricsService [1]", &[]);
+    assert!(wrong.contains("an object"), "{wrong}");
+}

@@ -31,6 +31,12 @@ pub struct Upstream {
     pub roots: Option<RootSource>,
     /// The name its certificate must carry.
     pub name: String,
+    /// Chain and key to show, where there are some.
+    pub certificate: Option<(PathBuf, PathBuf)>,
+    /// Sent with everything, beside the token.
+    pub headers: Vec<(String, String)>,
+    /// Who is to sign certificates, where there are several; empty for nobody in particular.
+    pub signer: String,
 }
 
 /// A certificate that somebody else puts there and exchanges.
@@ -74,7 +80,11 @@ pub(super) fn server(name: &str, text: &str) -> Result<Server, SettingsError> {
     })
 }
 
-pub(super) fn discovery(inputs: &Inputs, config: &ProxyConfig) -> Result<Upstream, SettingsError> {
+pub(super) fn discovery(
+    inputs: &Inputs,
+    config: &ProxyConfig,
+    node: &Node,
+) -> Result<Upstream, SettingsError> {
     let env = Environment(&inputs.env);
     let server = server("discoveryAddress", config.required_text("discoveryAddress")?)?;
     // istio: 15010 is the port without TLS.
@@ -88,10 +98,17 @@ pub(super) fn discovery(inputs: &Inputs, config: &ProxyConfig) -> Result<Upstrea
         name: env.text("ISTIOD_SAN").unwrap_or(&server.host).to_owned(),
         server,
         roots,
+        certificate: certificate(inputs, node),
+        headers: headers(inputs, node, "XDS_HEADER_"),
+        signer: String::new(),
     })
 }
 
-pub(super) fn authority(inputs: &Inputs, config: &ProxyConfig) -> Result<Upstream, SettingsError> {
+pub(super) fn authority(
+    inputs: &Inputs,
+    config: &ProxyConfig,
+    node: &Node,
+) -> Result<Upstream, SettingsError> {
     let env = Environment(&inputs.env);
     let given = env.text("CA_ADDR");
     let text = match given {
@@ -113,7 +130,38 @@ pub(super) fn authority(inputs: &Inputs, config: &ProxyConfig) -> Result<Upstrea
         name: name.to_owned(),
         server,
         roots,
+        certificate: certificate(inputs, node),
+        headers: headers(inputs, node, "CA_HEADER_"),
+        signer: named(node, "CERT_SIGNER").unwrap_or_default().to_owned(),
     })
+}
+
+fn named<'a>(node: &'a Node, key: &str) -> Option<&'a str> {
+    node.metadata.get(key)?.as_str()
+}
+
+// istio: the cluster's name, and whatever variables with this beginning hold.
+fn headers(inputs: &Inputs, node: &Node, beginning: &str) -> Vec<(String, String)> {
+    let cluster = named(node, "CLUSTER_ID").map(|id| ("clusterid".to_owned(), id.to_owned()));
+    let given = inputs.env.iter().filter_map(|(name, value)| {
+        let header = name.strip_prefix(beginning)?;
+        Some((header.to_ascii_lowercase(), value.clone()))
+    });
+    cluster.into_iter().chain(given).collect()
+}
+
+// istio: what was provisioned before, or what is mounted. A machine outside a cluster has no token to show.
+fn certificate(inputs: &Inputs, node: &Node) -> Option<(PathBuf, PathBuf)> {
+    let env = Environment(&inputs.env);
+    if let Some(directory) = env.text("PROV_CERT") {
+        let path = |name: &str| PathBuf::from(format!("{directory}/{name}"));
+        return Some((path("cert-chain.pem"), path("key.pem")));
+    }
+    if env.text("FILE_MOUNTED_CERTS") != Some("true") {
+        return None;
+    }
+    let path = |key: &str| named(node, key).map(PathBuf::from);
+    Some((path("TLS_CLIENT_CERT_CHAIN")?, path("TLS_CLIENT_KEY")?))
 }
 
 // istio: the variable, a provisioned directory, the mounted ConfigMap. A root beside certificates in files is looked at

@@ -169,10 +169,9 @@ impl Carrier {
             waiting.extend(self.health_request());
         }
         let plane = self.proxy.control_plane.clone();
-        let headers = self.proxy.headers.clone();
         let protocol = self.protocol;
         // Some servers answer the opening only after a first message, so both happen at once.
-        let opening = tokio::time::timeout(OPEN_TIMEOUT, plane.open(protocol, &headers, outgoing));
+        let opening = tokio::time::timeout(OPEN_TIMEOUT, plane.open(protocol, outgoing));
         tokio::pin!(opening);
         let envoy = self.to_envoy.clone();
         let mut from_plane: Option<Streaming<Bytes>> = None;

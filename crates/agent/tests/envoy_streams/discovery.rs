@@ -136,8 +136,8 @@ impl Scene {
                     })
                 }),
                 Arc::new(move || Ok(Some(shown.lock().unwrap().clone()))),
-            ),
-            headers,
+            )
+            .with_headers(headers),
             own: vec![Own {
                 type_url: NAME_TABLE.to_owned(),
                 apply: Arc::new(move |bytes| {

@@ -1,7 +1,7 @@
 //! From the start to every kind of end.
 
 use crate::process::PATIENCE;
-use crate::scene::{Scene, exists, here, only_child, signal};
+use crate::scene::{Scene, children, exists, here, only_child, signal};
 use std::time::{Duration, Instant};
 
 #[test]
@@ -161,4 +161,43 @@ fn a_configuration_of_the_users_is_used_as_it_is() {
     scene.ready();
     assert_eq!(sidecar.stop(), 0, "{}", sidecar.said());
     assert!(scene.path("mine.json").exists(), "it is the user's");
+}
+
+#[test]
+fn signals_that_are_meant_for_envoy_reach_it() {
+    if !here() {
+        return;
+    }
+    let scene = Scene::new();
+    let _plane = scene.plane(&[8443]);
+    let mut sidecar = scene.sidecar(Scene::env());
+    scene.ready();
+    sidecar.signal("HUP");
+    sidecar.says("SIGHUP");
+    sidecar.signal("USR1");
+    assert_eq!(scene.ask(15021, "/healthz/ready").unwrap().0, 200);
+    assert_eq!(sidecar.stop(), 0, "{}", sidecar.said());
+}
+
+#[test]
+fn an_agent_without_its_envoy_serves_programs_that_speak_discovery_themselves() {
+    if !here() {
+        return;
+    }
+    let scene = Scene::new();
+    let mut env = Scene::env();
+    for (name, value) in [("DISABLE_ENVOY", "true"), ("OUTPUT_CERTS", "./certs")] {
+        env.insert(name.to_owned(), value.to_owned());
+    }
+    let mut sidecar = scene.sidecar(env);
+    let (_, body) = scene.readiness(|status, body| status == 503 && body.contains("trouble"));
+    assert!(body.contains("waiting for certificate"), "{body}");
+    let _plane = scene.plane(&[]);
+    scene.ready();
+    assert_eq!(children(sidecar.pid()), [0; 0]);
+    let grpc = std::fs::read_to_string(scene.path("etc/istio/proxy/grpc-bootstrap.json")).unwrap();
+    assert!(grpc.contains("etc/istio/proxy/XDS"), "{grpc}");
+    std::os::unix::net::UnixStream::connect(scene.path("etc/istio/proxy/XDS")).unwrap();
+    assert!(scene.path("certs/key.pem").exists());
+    assert_eq!(sidecar.stop(), 0, "{}", sidecar.said());
 }
