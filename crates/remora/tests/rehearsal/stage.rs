@@ -392,6 +392,7 @@ fn options(play: &Play, directory: &Path, plugged: Arc<Mutex<Vec<(Instant, &'sta
         secret: b"rehearsal".to_vec(),
         cpu_millis: 1000,
         memory: 1 << 30,
+        pull_first: false,
         plugin: Some(plugin),
     }
 }
