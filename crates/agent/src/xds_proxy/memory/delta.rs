@@ -15,6 +15,8 @@ pub(super) struct Memory {
     unanswered: HashMap<String, Change>,
     /// And of earlier ones: Envoy will answer them, too.
     late: HashMap<String, Change>,
+    /// Answers that did not come from a control plane, and were not answered yet.
+    kept: HashMap<String, Change>,
 }
 
 #[derive(Debug, Default)]
@@ -26,7 +28,7 @@ struct Kind {
 }
 
 /// What a response changes once it is accepted.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 struct Change {
     type_url: String,
     updated: Vec<(String, String)>,
@@ -56,6 +58,9 @@ impl Memory {
             None => (self.late.remove(&request.response_nonce), true),
         };
         let refused = request.error_detail.is_some();
+        if let Some(change) = self.kept.remove(&request.response_nonce).filter(|_| refused) {
+            self.take_back(&change);
+        }
         let answer = judgement(&request.type_url, request.error_detail.as_deref());
         if let Some(change) = change.filter(|_| !refused) {
             self.apply(change);
@@ -125,9 +130,20 @@ impl Memory {
         self.unanswered.insert(nonce, change);
     }
 
+    /// Counts as accepted at once, as it was before: a control plane that comes back must know of it, to say what is gone.
     pub(super) fn hear_kept(&mut self, response: DeltaResponse) {
         let (nonce, change) = Change::of(response);
-        self.late.insert(nonce, change);
+        self.apply(change.clone());
+        self.kept.insert(nonce, change);
+    }
+
+    fn take_back(&mut self, change: &Change) {
+        let kind = self.kinds.iter_mut().find(|(url, _)| *url == change.type_url);
+        if let Some((_, kind)) = kind {
+            for (name, _) in &change.updated {
+                kind.versions.remove(name);
+            }
+        }
     }
 
     pub(super) fn connected(&mut self, node: &[u8]) -> Vec<Bytes> {

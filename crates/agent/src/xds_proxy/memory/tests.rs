@@ -232,3 +232,21 @@ fn health_is_a_request_without_resources() {
         answer(HEALTH, "", Some("connection refused"))
     );
 }
+
+#[test]
+fn what_was_kept_is_claimed_at_once_until_envoy_refuses_it() {
+    let mut memory = used();
+    let kept = response(LISTENER, "kept-1", &[("x", "v1"), ("y", "v1")], &[]);
+    memory.hear_kept(&kept);
+    // A connection is tried before Envoy has answered; the answer comes on it.
+    let said = replay(&mut memory);
+    assert_eq!(said[2].initial_versions, versions(&[("x", "v1"), ("y", "v1")]));
+    replay(&mut memory);
+    let heard = memory.hear_envoy(&bytes(&answer(LISTENER, "kept-1", None)));
+    assert_eq!(heard.forward, None, "nobody else's business");
+    assert_eq!(heard.answer, Some(Answer::Accepted(LISTENER.to_owned())));
+    assert_eq!(replay(&mut memory)[2].initial_versions.len(), 2);
+    memory.hear_kept(&response(LISTENER, "kept-2", &[("x", "v1")], &[]));
+    memory.hear_envoy(&bytes(&answer(LISTENER, "kept-2", Some("no"))));
+    assert_eq!(replay(&mut memory)[2].initial_versions, versions(&[("y", "v1")]));
+}
