@@ -13,6 +13,7 @@
 
 mod admin;
 mod conduct;
+mod config;
 mod launch;
 mod names;
 mod process;
@@ -38,6 +39,7 @@ use crate::stop::{Asked, StopSwitch};
 use crate::xds_proxy::LastGood;
 use crate::{http, status};
 use admin::Admin;
+use config::Config;
 use names::Names;
 use process::{Envoy, Passed, exit_code, validate};
 use std::io;
@@ -389,56 +391,6 @@ async fn changed(children: &Children, envoy: &EnvoySettings, config: &Path, log:
             Err(error) => log.warning(format_args!(
                 "the changed configuration cannot be checked: {error}"
             )),
-        }
-    }
-}
-
-/// The file Envoy reads at its start.
-enum Config {
-    /// Ours; goes with the value.
-    Made(PathBuf),
-    /// The user's.
-    Given(PathBuf),
-}
-
-impl Config {
-    fn write(envoy: &EnvoySettings) -> Result<Self, EnvoyError> {
-        if let Some(path) = &envoy.custom_config {
-            return Ok(Self::Given(path.clone()));
-        }
-        let bootstrap = match &envoy.template {
-            Some(template) => {
-                let text = std::fs::read_to_string(template).map_err(|source| EnvoyError::Template {
-                    path: template.clone(),
-                    source,
-                })?;
-                bootstrap::from_template(&envoy.description, &text)?
-            }
-            None => bootstrap::render(&envoy.description)?,
-        };
-        let path = envoy.config_path.join("envoy-rev.json");
-        let write = || {
-            std::fs::create_dir_all(&envoy.config_path)?;
-            std::fs::write(&path, format!("{bootstrap:#}\n"))
-        };
-        match write() {
-            Ok(()) => Ok(Self::Made(path)),
-            Err(source) => Err(EnvoyError::Write { path, source }),
-        }
-    }
-
-    fn path(&self) -> &Path {
-        match self {
-            Self::Made(path) | Self::Given(path) => path,
-        }
-    }
-}
-
-impl Drop for Config {
-    fn drop(&mut self) {
-        if let Self::Made(path) = self {
-            // Whoever looks for it later finds nothing old; if it stays, the next start writes it anew.
-            let _ = std::fs::remove_file(path);
         }
     }
 }

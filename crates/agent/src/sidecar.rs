@@ -8,13 +8,13 @@
 //!    still call others, and the end comes when nothing is open or time is over.
 
 mod join;
+mod open;
 
 pub(crate) use join::{jitter, membership};
 
 use crate::certificates::{self, Authority, Certificates, Files};
 use crate::children::Children;
 use crate::envoy::EnvoyError;
-use crate::http;
 use crate::log::Log;
 use crate::metrics::AgentMetrics;
 use crate::probes::Prober;
@@ -22,11 +22,12 @@ use crate::readiness::{Readiness, Stage};
 use crate::scrape::{ProxyMetrics, Scraper};
 use crate::settings::{CertificateFiles, Server, Settings};
 use crate::snapshot::Keeper;
-use crate::sockets::{self, ListenError};
+use crate::sockets::ListenError;
 use crate::status::Desk;
 use crate::stop::{self, Asked, StopSwitch};
-use crate::{access, application, status};
+use crate::{access, application};
 use join::{Kept, hear};
+use open::Sockets;
 use remora_mtls::Identity;
 use remora_proxy::dns::resolv::Resolv;
 use remora_proxy::dns::{self, Dns, DnsError};
@@ -34,13 +35,12 @@ use remora_proxy::drain::Phase;
 use remora_proxy::join::Notice;
 use remora_proxy::mesh::Mesh;
 use remora_proxy::metrics::Metrics;
-use remora_proxy::{Context, Limits, Listeners, rest, serve};
+use remora_proxy::{Context, Limits, rest, serve};
 use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
 /// Freed memory that waits for the next use: some buffers of a few flows.
@@ -175,60 +175,6 @@ pub(crate) fn listen_for_signals(switch: &StopSwitch) -> io::Result<()> {
     }
     // One that came before is kept until here.
     remora_net::process::take_stops()
-}
-
-/// All that is listened on.
-struct Sockets {
-    proxy: Listeners,
-    readiness: Vec<TcpListener>,
-    agent: Vec<TcpListener>,
-    metrics: Vec<TcpListener>,
-}
-
-impl Sockets {
-    fn open(settings: &Settings) -> Result<Self, ListenError> {
-        let ports = settings.ports;
-        // istio: only what comes from outside is not redirected; the application then sees who called.
-        let mode = settings.node.metadata.get("INTERCEPTION_MODE");
-        let transparent = mode.and_then(|mode| mode.as_str()) == Some("TPROXY");
-        Ok(Self {
-            readiness: sockets::everywhere(ports.readiness)?,
-            agent: if ports.agent == 0 {
-                Vec::new()
-            } else {
-                sockets::everywhere(ports.agent)?
-            },
-            metrics: sockets::everywhere(ports.metrics)?,
-            proxy: Listeners {
-                outbound: sockets::everywhere(ports.outbound)?,
-                inbound: sockets::captured(ports.inbound, transparent)?,
-                hbone: sockets::captured(ports.hbone, transparent)?,
-                dns: ports.dns.map(sockets::names).transpose()?.unwrap_or_default(),
-                admin: if ports.admin == 0 {
-                    Vec::new()
-                } else {
-                    sockets::local(ports.admin)?
-                },
-            },
-        })
-    }
-
-    /// Answers questions from here on; gives the proxy's own sockets.
-    fn answer(self, desk: &Arc<Desk>) -> Listeners {
-        let shared = Arc::clone(desk);
-        tokio::spawn(http::serve(self.readiness, move |request, _| {
-            status::readiness_port(request, Arc::clone(&shared))
-        }));
-        let shared = Arc::clone(desk);
-        tokio::spawn(http::serve(self.agent, move |request, peer| {
-            status::agent_port(request, peer, Arc::clone(&shared))
-        }));
-        let shared = Arc::clone(desk);
-        tokio::spawn(http::serve(self.metrics, move |request, _| {
-            std::future::ready(status::metrics_port(&request, &shared))
-        }));
-        self.proxy
-    }
 }
 
 /// What every kind of sidecar has.
