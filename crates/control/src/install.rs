@@ -91,6 +91,12 @@ impl Options {
     }
 }
 
+/// The cluster role of an installation; the revision may be empty.
+pub(crate) fn role(revision: &str, namespace: &str) -> String {
+    let separator = if revision.is_empty() { "" } else { "-" };
+    format!("istiod{separator}{revision}-{namespace}")
+}
+
 /// The objects, in an order in which they can be applied.
 pub fn objects(options: &Options) -> Vec<Value> {
     let mut all =

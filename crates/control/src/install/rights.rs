@@ -7,7 +7,7 @@ const GROUP: &str = "rbac.authorization.k8s.io";
 
 pub(super) fn objects(options: &Options) -> Vec<Value> {
     let name = options.name();
-    let everywhere = format!("{name}-{}", options.namespace);
+    let everywhere = super::role(&options.revision, &options.namespace);
     let account = json!([{"kind": "ServiceAccount", "name": name, "namespace": options.namespace}]);
     let role = |kind: &str, metadata: Value, rules: Value| json!({"apiVersion": format!("{GROUP}/v1"), "kind": kind, "metadata": metadata, "rules": rules});
     let binding = |kind: &str, of: &str, role: &str, metadata: Value| {
@@ -49,6 +49,9 @@ fn cluster_rules(options: &Options) -> Value {
         {"apiGroups": ["admissionregistration.k8s.io"], "resources": hooks, "verbs": ["list", "watch"]},
         {"apiGroups": ["admissionregistration.k8s.io"], "resources": hooks,
             "resourceNames": super::webhooks::names(options), "verbs": ["get", "patch"]},
+        // Itself: copies go with it.
+        {"apiGroups": [GROUP], "resources": ["clusterroles"],
+            "resourceNames": [super::role(&options.revision, &options.namespace)], "verbs": ["get"]},
     ])
 }
 

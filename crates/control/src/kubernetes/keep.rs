@@ -159,13 +159,31 @@ pub(super) async fn trust(
     }
 }
 
-/// Puts the roots where every pod of a namespace can mount them.
-pub(super) async fn copy_roots(client: &kube::Client, namespace: &str, roots: &str) -> Result<(), KeepError> {
+/// With what copies go when the mesh is uninstalled: the cluster role of the installation, the last thing that gives the
+/// control plane the right to put them back. `None`: it is not there, or may not be looked at.
+pub(super) async fn owner(client: &kube::Client, role: &str) -> Option<Value> {
+    let (group, kind) = ("rbac.authorization.k8s.io", "ClusterRole");
+    let api: Api<DynamicObject> = Api::all_with(client.clone(), &resource(group, "v1", kind, "clusterroles"));
+    let uid = api.get_opt(role).await.ok()??.metadata.uid?;
+    Some(json!({"apiVersion": format!("{group}/v1"), "kind": kind, "name": role, "uid": uid}))
+}
+
+/// Puts the roots where every pod of a namespace can mount them. `writer` is the revision's name: of two revisions each
+/// keeps its own reference to what it goes with.
+pub(super) async fn copy_roots(
+    client: &kube::Client,
+    namespace: &str,
+    roots: &str,
+    (writer, owner): (&str, Option<&Value>),
+) -> Result<(), KeepError> {
     let kind = resource("", "v1", "ConfigMap", "configmaps");
     let maps: Api<DynamicObject> = Api::namespaced_with(client.clone(), namespace, &kind);
-    let wanted = json!({"apiVersion": "v1", "kind": "ConfigMap",
+    let mut wanted = json!({"apiVersion": "v1", "kind": "ConfigMap",
         "metadata": {"name": COPY, "labels": {"istio.io/config": "true"}}, "data": {COPY_KEY: roots}});
-    let parameters = PatchParams::apply(OWNER).force();
+    if let Some(owner) = owner {
+        wanted["metadata"]["ownerReferences"] = json!([owner]);
+    }
+    let parameters = PatchParams::apply(writer).force();
     match maps.patch(COPY, &parameters, &Patch::Apply(&wanted)).await {
         // A namespace that is going away takes nothing new.
         Err(kube::Error::Api(status)) if matches!(status.code, 403 | 404) && is_ending(&status.message) => {

@@ -63,6 +63,8 @@ pub(super) struct Keeper {
     plane: Arc<Plane>,
     notice: Arc<dyn Fn(&Notice) + Send + Sync>,
     waits: Waits,
+    /// The cluster role of the installation, also in the name under which copies are written.
+    role: String,
     namespaces: BTreeSet<String>,
     /// What namespaces have.
     copies: BTreeMap<String, String>,
@@ -84,6 +86,7 @@ impl Keeper {
         plane: Arc<Plane>,
         notice: Arc<dyn Fn(&Notice) + Send + Sync>,
         waits: Waits,
+        role: String,
     ) -> Self {
         Self {
             client,
@@ -91,6 +94,7 @@ impl Keeper {
             plane,
             notice,
             waits,
+            role,
             namespaces: BTreeSet::new(),
             copies: BTreeMap::new(),
             listed: false,
@@ -231,11 +235,20 @@ impl Keeper {
 
     async fn write_copies(&mut self, roots: &str) -> Vec<KeepError> {
         let mut failures = Vec::new();
-        for namespace in self.namespaces.iter().filter(|_| self.listed) {
-            if self.copies.get(namespace).is_some_and(|copy| copy == roots) {
-                continue;
-            }
-            match keep::copy_roots(&self.client, namespace, roots).await {
+        let stale = |namespace: &&String| self.copies.get(*namespace).is_none_or(|copy| copy != roots);
+        let missing: Vec<&String> = self
+            .namespaces
+            .iter()
+            .filter(stale)
+            .filter(|_| self.listed)
+            .collect();
+        if missing.is_empty() {
+            return failures;
+        }
+        let owner = keep::owner(&self.client, &self.role).await;
+        let writer = format!("remora-{}", self.role);
+        for namespace in missing {
+            match keep::copy_roots(&self.client, namespace, roots, (&writer, owner.as_ref())).await {
                 Ok(()) => drop(self.copies.insert(namespace.clone(), roots.to_owned())),
                 Err(error) => failures.push(error),
             }

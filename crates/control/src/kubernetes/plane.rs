@@ -194,6 +194,7 @@ impl Cluster {
             Arc::clone(&self.plane),
             Arc::clone(&self.notice),
             waits,
+            crate::install::role(&self.settings.revision, &self.settings.namespace),
         )
     }
 
