@@ -1,6 +1,7 @@
 """What operators of a mesh do: restarts, rotations, several control planes, going away."""
 import json
 import subprocess
+import time
 
 import cluster
 from kit import *
@@ -76,3 +77,48 @@ def a_restart_of_the_kubelet_disturbs_nobody():
     for one in listed("pods", "busy", "app=hello"):
         for status in one["status"]["initContainerStatuses"] + one["status"]["containerStatuses"]:
             assert status["restartCount"] == 0, status
+
+
+@promise
+def the_gate_of_a_native_sidecar_outlives_the_kubelet():
+    if not cluster.is_own():
+        raise NotHere("the kubelet cannot be reached")
+    namespace("plain")
+    apply(pod("gated", "shop", [SLEEPER], schedulingGates=[{"name": "remora.dev/test"}]))
+    kubectl("-n", "istio-system", "scale", "deployment/istiod", "--replicas=0")
+    try:
+        until("the control plane to go", lambda: not listed("pods", "istio-system", "app=istiod,istio.io/rev=default"))
+        kubectl("-n", "shop", "patch", "pod", "gated", "--type=json",
+                "-p", '[{"op": "remove", "path": "/spec/schedulingGates"}]')
+        until("the sidecar to run", lambda: "running" in state(get("pod", "gated", "shop"), "istio-proxy").get("state", {}))
+        cluster.restart("kubelet")
+        # It is back when it starts pods again.
+        apply(pod("fresh", "plain", [SLEEPER]))
+        ready("fresh", "plain")
+        seen = time.monotonic()
+        while time.monotonic() < seen + 5:
+            waiting = state(get("pod", "gated", "shop"), "app")["state"]
+            assert "waiting" in waiting, waiting
+            time.sleep(0.5)
+    finally:
+        kubectl("-n", "istio-system", "scale", "deployment/istiod", "--replicas=1")
+        rolled_out("istiod", "istio-system")
+    ready("gated", "shop")
+
+
+@promise
+def a_mesh_that_is_uninstalled_leaves_nothing_but_pods_that_run():
+    for revision in ["classic", "default"]:
+        done = remora("uninstall", "--revision", revision, "--image", IMAGE)
+        assert done.returncode == 0, done.stderr
+        kubectl("delete", "--ignore-not-found", "-f", "-", text=done.stdout)
+    until("the namespace to be gone", lambda: called("get", "namespace", "istio-system").returncode != 0)
+    ours = ["--selector=app.kubernetes.io/part-of=remora", "-A", "-o", "name"]
+    kinds = "clusterroles,clusterrolebindings,roles,rolebindings,serviceaccounts,configmaps,secrets,services," \
+        "deployments,poddisruptionbudgets,mutatingwebhookconfigurations,validatingwebhookconfigurations"
+    assert kubectl("get", kinds, *ours) == "", kubectl("get", kinds, *ours)
+    copies = lambda: [line for line in kubectl("get", "configmaps", "-A", "-o", "name").split() if "istio-ca-root-cert" in line]
+    until("the copies of the root certificate to be gone", lambda: not copies(), 30)
+    # Nobody is asked about pods any more.
+    apply(pod("free", "shop", [SLEEPER]))
+    assert names(ready("free", "shop")) == []
