@@ -61,7 +61,14 @@ impl Get {
     pub(crate) async fn send(self) -> io::Result<Got> {
         let stream = connect(self.to).await?;
         if !self.tls {
-            return self.http1(stream).await;
+            return match self.clone().http1(stream).await {
+                // An application that speaks HTTP/2 only says so first, in bytes that are no answer of the older one.
+                Err(error) if is_no_http1(&error) => {
+                    let again = connect(self.to).await?;
+                    self.http2(again).await
+                }
+                answer => answer,
+            };
         }
         let mut config = believe_anything()?;
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
@@ -97,7 +104,8 @@ impl Get {
                 .await
                 .map_err(io::Error::other)?;
         let driving = tokio::spawn(connection);
-        let uri = format!("https://{}{}", self.host, self.path);
+        let scheme = if self.tls { "https" } else { "http" };
+        let uri = format!("{scheme}://{}{}", self.host, self.path);
         let request = self.request(uri.parse().map_err(io::Error::other)?);
         let answer = sender.send_request(request).await.map_err(io::Error::other)?;
         let got = self.receive(answer).await;
@@ -145,6 +153,13 @@ impl Get {
             cut,
         })
     }
+}
+
+fn is_no_http1(error: &io::Error) -> bool {
+    let cause = error
+        .get_ref()
+        .and_then(|cause| cause.downcast_ref::<hyper::Error>());
+    cause.is_some_and(hyper::Error::is_parse)
 }
 
 // k8s: probes do not verify certificates.

@@ -257,3 +257,28 @@ async fn of_a_long_answer_the_beginning_is_passed_on() {
     let (status, body) = ask(&probe, &[]).await;
     assert_eq!((status, body.len()), (200, 10 << 10));
 }
+
+#[tokio::test]
+async fn an_application_that_knows_no_older_version_is_asked_in_its_own() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    tokio::spawn(async move {
+        loop {
+            let (stream, _) = listener.accept().await.unwrap();
+            tokio::spawn(async move {
+                // Who asks in the older version is not understood.
+                let Ok(mut connection) = h2::server::handshake(stream).await else {
+                    return;
+                };
+                while let Some(Ok((request, mut respond))) = connection.accept().await {
+                    let head = http::Response::builder().status(418).body(()).unwrap();
+                    let mut send = respond.send_response(head, false).unwrap();
+                    send.send_data(request.uri().to_string().into(), true).unwrap();
+                }
+            });
+        }
+    });
+    let probe = format!(r#"{{"httpGet":{{"port":{port},"path":"/x"}}}}"#);
+    let (status, body) = ask(&probe, &[("host", "web:15020")]).await;
+    assert_eq!((status, body), (418, format!("http://web:{port}/x")));
+}

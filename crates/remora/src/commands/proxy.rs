@@ -32,9 +32,9 @@ until one deadline: terminationDrainDuration if it was chosen, else a second les
 REMORA_EXIT_WITH_PROCESS=NAME it also ends when that process, once seen, is gone: for Jobs whose pod shares its process
 namespace.
 
-With REMORA_LAST_GOOD_DIR=DIRECTORY the configuration is kept there after every change, and a start while the control
-plane is away makes do with it, if it is of this pod and not older than REMORA_LAST_GOOD_MAX_AGE (24h); readiness and
-metrics then say how old it is. The certificate of such a start is a mounted one or the one in OUTPUT_CERTS.";
+With REMORA_LAST_GOOD_DIR=DIRECTORY, one that outlives the container (an emptyDir such as /etc/istio/proxy), the
+configuration is kept there after every change, and a start while the control plane is away makes do with it, if it is
+of this pod and not older than REMORA_LAST_GOOD_MAX_AGE (24h); readiness and metrics then say how old it is. The certificate of such a start is a mounted one or the one in OUTPUT_CERTS.";
 
 /// Whatever Istio's templates say.
 #[derive(Debug, clap::Args)]

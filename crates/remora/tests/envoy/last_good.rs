@@ -3,6 +3,7 @@
 use crate::process::PATIENCE;
 use crate::scene::{Scene, here};
 use remora_xds::raw::Protocol;
+use remora_xds::types::NAME_TABLE;
 use std::time::{Duration, Instant, SystemTime};
 
 #[test]
@@ -18,11 +19,13 @@ fn envoy_starts_with_what_it_last_accepted_and_takes_what_is_live() {
             ("ISTIO_DELTA_XDS", delta),
             ("REMORA_LAST_GOOD_DIR", "./kept"),
             ("OUTPUT_CERTS", "./certs"),
+            ("ISTIO_META_DNS_CAPTURE", "true"),
         ] {
             env.insert(name.to_owned(), value.to_owned());
         }
         let file = scene.path("kept/envoy.snapshot");
-        let plane = scene.plane_that_speaks(protocol, &[8443, 8445]);
+        // The agent's own part is kept as well: without a table of names it would not be ready.
+        let plane = scene.plane_with(protocol, &[8443, 8445], vec![(NAME_TABLE, Vec::new())]);
         let mut before = scene.sidecar(env.clone());
         scene.ready();
         let started = Instant::now();
