@@ -156,24 +156,24 @@ pub(crate) fn amend(
     changes: Vec<(Name, Option<Document>)>,
     trust_domain: &str,
 ) -> (Snapshots, Vec<(Name, MeshError)>) {
-    let of = |url| now.get(url).map_or_else(BTreeMap::new, |s| s.resources().clone());
-    let mut resources = Resources {
-        addresses: of(ADDRESS),
-        policies: of(AUTHORIZATION),
-    };
+    let (mut addresses, mut policies) = (Vec::new(), Vec::new());
     let mut refused = Vec::new();
     for (name, document) in changes {
         let resource = document
             .map(|document| document.resource(trust_domain))
             .transpose();
-        match (resource, resources.entry(name.clone())) {
-            (Ok(Some(resource)), entry) => drop(entry.insert_entry(resource)),
-            (Ok(None), Entry::Occupied(there)) => drop(there.remove()),
-            (Ok(None), Entry::Vacant(_)) => {}
-            (Err(error), _) => refused.push((name, error)),
+        match (resource, name) {
+            (Ok(resource), Name::Address(name)) => addresses.push((name, resource)),
+            (Ok(resource), Name::Policy(name)) => policies.push((name, resource)),
+            (Err(error), name) => refused.push((name, error)),
         }
     }
-    (resources.snapshots(), refused)
+    let amended = |url, changes| {
+        let before = now.get(url).cloned().unwrap_or_default();
+        (url, before.amended(changes))
+    };
+    let next = [amended(ADDRESS, addresses), amended(AUTHORIZATION, policies)];
+    (next.into(), refused)
 }
 
 /// The version is a fingerprint of the content: the same after a restart of the control plane.

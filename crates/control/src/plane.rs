@@ -339,7 +339,7 @@ impl Plane {
 
     fn tell(&self) {
         let now = self.snapshots.borrow();
-        let count = |url| now.get(url).map_or(0, |s| s.resources().len());
+        let count = |url| now.get(url).map_or(0, remora_xds::delta::Snapshot::len);
         (self.notice)(&Notice::Mesh {
             addresses: count(remora_xds::types::ADDRESS),
             policies: count(remora_xds::types::AUTHORIZATION),

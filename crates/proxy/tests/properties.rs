@@ -268,7 +268,7 @@ proptest! {
         let workload = remora_control::files::documents(
             "kind: Workload\nname: w\nnamespace: a\naddresses: [10.0.0.2]\n", "test").unwrap();
         let snapshots = remora_control::mesh::encode(&workload, "td").unwrap();
-        let (name, resource) = snapshots[ADDRESS].resources().first_key_value().unwrap();
+        let (name, resource) = snapshots[ADDRESS].iter().next().unwrap();
         mesh.apply(&received(ADDRESS, name, resource.bytes.clone()));
         let connection = Connection {
             source: None,

@@ -6,9 +6,11 @@ mod client;
 mod server;
 #[cfg(test)]
 mod simulation;
+mod snapshot;
 
 pub use client::{Change, Client, Interest, Received};
-pub use server::{Audience, Server, Snapshot, Versioned, View};
+pub use server::Server;
+pub use snapshot::{Audience, Snapshot, Versioned, View};
 
 /// Stands for everything in a list of names.
 pub const WILDCARD: &str = "*";

@@ -166,12 +166,12 @@ fn world(snapshots: Snapshots, heard: Heard) -> Streams {
                     continue;
                 }
                 nonces += 1;
-                let resources = now.resources().values().map(|resource| prost_types::Any {
+                let resources = now.iter().map(|(_, resource)| prost_types::Any {
                     type_url: request.type_url.clone(),
                     value: resource.bytes.clone(),
                 });
                 let response = DiscoveryResponse {
-                    version_info: now.resources().len().to_string(),
+                    version_info: now.len().to_string(),
                     resources: resources.collect(),
                     type_url: request.type_url.clone(),
                     nonce: nonces.to_string(),

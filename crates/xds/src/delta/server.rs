@@ -4,97 +4,20 @@
 //! has and what there is now, so any number of changes while it was busy become one response; a client that
 //! refused is not sent the same thing again until it changes.
 
-use super::WILDCARD;
+use super::{Snapshot, Versioned, View, WILDCARD};
 use crate::proto::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse, Resource};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::Arc;
-
-/// A resource as it is now.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Versioned {
-    /// Changes when the content does.
-    pub version: String,
-    /// The encoded message.
-    pub bytes: Vec<u8>,
-    /// Other names under which it can be asked for.
-    pub aliases: Vec<String>,
-    /// Who may have it.
-    pub audience: Audience,
-}
-
-/// Who may have a resource.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub enum Audience {
-    /// Everybody.
-    #[default]
-    Everyone,
-    /// Clients of a namespace.
-    Namespace(String),
-}
-
-/// What a client may have.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub enum View {
-    /// Everything.
-    #[default]
-    Everything,
-    /// What is for everybody, and for a namespace.
-    Namespace(String),
-}
-
-impl View {
-    fn shows(&self, resource: &Versioned) -> bool {
-        match (self, &resource.audience) {
-            (Self::Everything, _) | (_, Audience::Everyone) => true,
-            (Self::Namespace(own), Audience::Namespace(theirs)) => own == theirs,
-        }
-    }
-}
-
-/// All resources of a type at a moment, by name.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Snapshot {
-    resources: BTreeMap<String, Arc<Versioned>>,
-    aliases: HashMap<String, String>,
-}
-
-impl Snapshot {
-    /// From resources by name.
-    pub fn new(resources: BTreeMap<String, Arc<Versioned>>) -> Self {
-        let aliases = resources
-            .iter()
-            .flat_map(|(name, r)| r.aliases.iter().map(move |alias| (alias.clone(), name.clone())))
-            .collect();
-        Self { resources, aliases }
-    }
-
-    /// By name, in order.
-    pub fn resources(&self) -> &BTreeMap<String, Arc<Versioned>> {
-        &self.resources
-    }
-
-    /// The name of what is asked for by name or alias, if it exists for the client.
-    fn resolve<'a>(&'a self, asked: &'a str, view: &View) -> Option<&'a str> {
-        let name = if self.resources.contains_key(asked) {
-            asked
-        } else {
-            self.aliases.get(asked)?
-        };
-        self.has(name, view).then_some(name)
-    }
-
-    fn has(&self, name: &str, view: &View) -> bool {
-        self.resources
-            .get(name)
-            .is_some_and(|resource| view.shows(resource))
-    }
-}
+use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Debug, Default)]
 struct Type {
     everything: bool,
     names: BTreeSet<String>,
-    /// What the client has, or was sent and will have.
+    /// What the client has, or was sent and will have: everything of this that it may have. Only of a client that
+    /// wants everything, so that a thousand of them do not need a thousand lists.
+    base: Option<Snapshot>,
+    /// Of that, what it asked for again.
+    again: BTreeSet<String>,
+    /// Without a base, what it has by name and version.
     sent: BTreeMap<String, String>,
     /// Names it asked for that do not exist, and was told so.
     absent: BTreeSet<String>,
@@ -148,12 +71,16 @@ impl Server {
             kind.absent.remove(&name);
             if !first {
                 kind.sent.remove(&name);
+                if kind.base.is_some() {
+                    kind.again.insert(name.clone());
+                }
             }
             kind.names.insert(name);
         }
         for name in request.resource_names_unsubscribe {
             if name == WILDCARD {
                 kind.everything = false;
+                kind.list(&self.view);
                 continue;
             }
             kind.names.remove(&name);
@@ -178,9 +105,18 @@ impl Server {
             type_url: type_url.to_owned(),
             ..DeltaDiscoveryResponse::default()
         };
-        let visible = kind.visible(now, &self.view);
-        response.removed_resources = kind.removals(now, &self.view, visible.as_ref());
-        response.resources = kind.updates(type_url, now, &self.view, visible.as_ref());
+        if let Some(base) = kind.base.take().filter(|_| kind.everything) {
+            kind.difference(&base, now, &self.view, &mut response);
+        } else {
+            let visible = kind.visible(now, &self.view);
+            response.removed_resources = kind.removals(now, &self.view, visible.as_ref());
+            response.resources = kind.updates(type_url, now, &self.view, visible.as_ref());
+        }
+        if kind.everything {
+            kind.base = Some(now.clone());
+            kind.sent.clear();
+            kind.again.clear();
+        }
         let empty = response.resources.is_empty() && response.removed_resources.is_empty();
         if empty && !kind.owed {
             return None;
@@ -194,6 +130,60 @@ impl Server {
 }
 
 impl Type {
+    /// What the client has, as a list: it does not want everything any more.
+    fn list(&mut self, view: &View) {
+        let Some(base) = self.base.take() else {
+            return;
+        };
+        for (name, resource) in base.iter().filter(|(_, resource)| view.shows(resource)) {
+            if !self.again.contains(&**name) {
+                self.sent.insert((**name).to_owned(), resource.version.clone());
+            }
+        }
+        self.again.clear();
+    }
+
+    /// What became different for a client that wants everything.
+    fn difference(
+        &mut self,
+        base: &Snapshot,
+        now: &Snapshot,
+        view: &View,
+        response: &mut DeltaDiscoveryResponse,
+    ) {
+        let differing = now.differing(base);
+        let names: BTreeSet<&str> = differing
+            .iter()
+            .map(|name| &**name)
+            .chain(self.again.iter().map(String::as_str))
+            .collect();
+        let mut removed = BTreeSet::new();
+        for name in names {
+            let before = base.seen(name, view).filter(|_| !self.again.contains(name));
+            match (before, now.seen(name, view)) {
+                (Some(before), Some(resource)) if before.version == resource.version => {}
+                (_, Some(found)) => response.resources.push(resource(&response.type_url, name, found)),
+                (Some(_), None) => drop(removed.insert(name.to_owned())),
+                (None, None) => {}
+            }
+        }
+        removed.extend(self.missing(now, view));
+        response.removed_resources = removed.into_iter().collect();
+    }
+
+    /// Names that were asked for, do not exist, and were not told so.
+    fn missing(&mut self, now: &Snapshot, view: &View) -> Vec<String> {
+        self.absent.retain(|asked| now.resolve(asked, view).is_none());
+        let unknown = self
+            .names
+            .iter()
+            .filter(|asked| now.resolve(asked, view).is_none());
+        unknown
+            .filter(|asked| self.absent.insert((*asked).clone()))
+            .cloned()
+            .collect()
+    }
+
     fn visible(&self, now: &Snapshot, view: &View) -> Visible {
         if self.everything {
             return None;
@@ -204,21 +194,12 @@ impl Type {
 
     fn removals(&mut self, now: &Snapshot, view: &View, visible: Option<&BTreeSet<String>>) -> Vec<String> {
         let here = |name: &str| match visible {
-            None => now.has(name, view),
+            None => now.seen(name, view).is_some(),
             Some(names) => names.contains(name),
         };
         let mut removed: BTreeSet<String> = self.sent.keys().filter(|name| !here(name)).cloned().collect();
         self.sent.retain(|name, _| here(name));
-        self.absent.retain(|asked| now.resolve(asked, view).is_none());
-        for asked in self
-            .names
-            .iter()
-            .filter(|asked| now.resolve(asked, view).is_none())
-        {
-            if self.absent.insert(asked.clone()) {
-                removed.insert(asked.clone());
-            }
-        }
+        removed.extend(self.missing(now, view));
         removed.into_iter().collect()
     }
 
@@ -230,22 +211,30 @@ impl Type {
         visible: Option<&BTreeSet<String>>,
     ) -> Vec<Resource> {
         let mut updates = Vec::new();
-        for (name, resource) in &now.resources {
-            let wanted = visible.is_none_or(|names| names.contains(name));
-            if !wanted || !view.shows(resource) || self.sent.get(name) == Some(&resource.version) {
+        for (name, found) in now.iter() {
+            let wanted = visible.is_none_or(|names| names.contains(&**name));
+            if !wanted || !view.shows(found) || self.sent.get(&**name) == Some(&found.version) {
                 continue;
             }
-            self.sent.insert(name.clone(), resource.version.clone());
-            updates.push(Resource {
-                version: resource.version.clone(),
-                resource: Some(prost_types::Any {
-                    type_url: type_url.to_owned(),
-                    value: resource.bytes.clone(),
-                }),
-                name: name.clone(),
-                aliases: resource.aliases.clone(),
-            });
+            if !self.everything {
+                self.sent.insert((**name).to_owned(), found.version.clone());
+            }
+            updates.push(resource(type_url, name, found));
         }
+        // The same every time, for whoever reads it.
+        updates.sort_unstable_by(|a, b| a.name.cmp(&b.name));
         updates
+    }
+}
+
+fn resource(type_url: &str, name: &str, found: &Versioned) -> Resource {
+    Resource {
+        version: found.version.clone(),
+        resource: Some(prost_types::Any {
+            type_url: type_url.to_owned(),
+            value: found.bytes.clone(),
+        }),
+        name: name.to_owned(),
+        aliases: found.aliases.clone(),
     }
 }

@@ -28,6 +28,7 @@ struct World {
     up: VecDeque<DeltaDiscoveryRequest>,
     down: VecDeque<DeltaDiscoveryResponse>,
     truth: BTreeMap<String, u64>,
+    latest: Snapshot,
     counter: u64,
     applied: BTreeMap<String, Vec<u8>>,
     wanted: Option<BTreeSet<String>>,
@@ -67,6 +68,7 @@ impl World {
             up: VecDeque::new(),
             down: VecDeque::new(),
             truth: BTreeMap::new(),
+            latest: Snapshot::default(),
             counter: 0,
             applied: BTreeMap::new(),
             wanted: (interest == Interest::OnDemand).then(BTreeSet::new),
@@ -75,7 +77,8 @@ impl World {
         }
     }
 
-    fn snapshot(&self) -> Snapshot {
+    /// Mostly made from the one before, as a control plane does; sometimes anew, as one that was restarted.
+    fn snapshot(&mut self) -> Snapshot {
         let resource = |content: &u64| {
             Arc::new(Versioned {
                 version: content.to_string(),
@@ -84,7 +87,21 @@ impl World {
                 audience: audience(*content),
             })
         };
-        Snapshot::new(self.truth.iter().map(|(n, c)| (n.clone(), resource(c))).collect())
+        let there = self.truth.iter().map(|(n, c)| (n.clone(), resource(c)));
+        if self.dice.roll(8) == 0 {
+            self.latest = Snapshot::new(there.collect());
+        } else {
+            let gone: Vec<String> = self
+                .latest
+                .iter()
+                .filter(|(name, _)| !self.truth.contains_key(&***name))
+                .map(|(name, _)| (**name).to_owned())
+                .collect();
+            let gone = gone.into_iter().map(|name| (name, None));
+            let there = there.map(|(name, resource)| (name, Some(resource)));
+            self.latest = self.latest.amended(there.chain(gone));
+        }
+        self.latest.clone()
     }
 
     fn connect(&mut self) {
