@@ -175,7 +175,7 @@ def stage():
     """Two to call: one outside the mesh, one that takes nothing but mutual TLS."""
     namespace("outside")
     namespace("stage", **{"istio-injection": "enabled"})
-    kubectl("apply", "-f", "-", text=(cluster.HERE / "crds.yaml").read_text())
+    define((cluster.HERE / "crds.yaml").read_text())
     apply({"apiVersion": "security.istio.io/v1", "kind": "PeerAuthentication",
            "metadata": {"name": "default", "namespace": "stage"}, "spec": {"mtls": {"mode": "STRICT"}}},
           pod("plain", "outside", [demo("target", *TARGET)]), pod("strict", "stage", [demo("target", *TARGET)]))
