@@ -114,10 +114,7 @@ impl World {
         if let Some(parent) = path.parent() {
             std::fs::create_dir_all(parent).expect("directory");
         }
-        // At once: whoever reads it meanwhile must not see half of it.
-        let fresh = path.with_added_extension("new");
-        std::fs::write(&fresh, text).expect("file");
-        std::fs::rename(&fresh, &path).expect("file");
+        std::fs::write(&path, text).expect("file");
         path
     }
 }

@@ -2,9 +2,9 @@
 //!
 //! Roots and token are read for every connection, so that exchanged files are picked up without being watched.
 
-use crate::resolve;
 use crate::settings::{RootSource, Server, Upstream};
 use remora_mtls::{PrivateKey, Roots, bootstrap_client, bootstrap_client_as};
+use remora_proxy::dns::lookup::lookup;
 use remora_xds::client::{Bytes, ControlPlane, Dial};
 use rustls::pki_types::ServerName;
 use std::io;
@@ -136,7 +136,7 @@ async fn addresses(server: &Server) -> io::Result<Vec<SocketAddr>> {
     if let Ok(address) = server.host.parse::<IpAddr>() {
         return Ok(vec![SocketAddr::new(address, server.port)]);
     }
-    let found = resolve::lookup(&server.host)
+    let found = lookup(&server.host)
         .await
         .map_err(|error| io::Error::new(error.kind(), format!("look up {}: {error}", server.host)))?;
     Ok(found

@@ -24,7 +24,6 @@ mod metrics;
 mod output;
 pub mod probes;
 pub mod readiness;
-mod resolve;
 pub mod scrape;
 pub mod sds;
 pub mod settings;

@@ -22,6 +22,11 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Largest answer over UDP: what every client takes.
 const UDP_LIMIT: usize = 512;
 
+/// The name servers that a `resolv.conf` lists.
+pub fn servers(resolv_conf: &str) -> Vec<SocketAddr> {
+    remora_proxy::dns::resolv::Resolv::parse(resolv_conf).servers
+}
+
 /// A server with its sockets, bound in the node's namespace.
 #[derive(Debug)]
 pub struct Server {

@@ -15,6 +15,7 @@ pub mod cgroup;
 pub mod container;
 pub mod dns;
 pub mod door;
+mod egress;
 pub mod environment;
 pub mod image;
 pub mod launch;

@@ -7,7 +7,7 @@
 //! Nothing here touches the namespace the program was started in, and everything vanishes with the last process.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
 
 use remora_net::address::{self, Assigned};
 use remora_net::netlink::KernelError;
@@ -161,6 +161,11 @@ impl Node {
             let mut socket = link::socket().map_err(namespace("open netlink"))?;
             link::delete(&mut socket, index).map_err(kernel("disconnect the pod"))
         })
+    }
+
+    /// Sends TCP connections of pods to the outside to a port of the node.
+    pub(crate) fn lead_outside(&self, to: SocketAddrV4) -> Result<(), NetworkError> {
+        in_namespace(&self.namespace, || rules::lead_outside(to))
     }
 
     /// Sends connections to Service addresses where they belong, from now on.

@@ -6,6 +6,7 @@
 
 mod challenge;
 pub mod credentials;
+mod names;
 mod pull;
 mod session;
 
@@ -18,6 +19,7 @@ use hyper_rustls::HttpsConnector;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::client::legacy::{Client as Pool, Error as LegacyError};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
+use names::Names;
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -40,7 +42,7 @@ pub struct Settings {
 /// Reaches registries; one for all pulls, so that connections are shared.
 #[derive(Debug, Clone)]
 pub struct Client {
-    pool: Pool<HttpsConnector<HttpConnector>, Full<Bytes>>,
+    pool: Pool<HttpsConnector<HttpConnector<Names>>, Full<Bytes>>,
     settings: Settings,
 }
 
@@ -178,7 +180,7 @@ impl Client {
             .with_safe_default_protocol_versions()?
             .with_root_certificates(roots)
             .with_no_client_auth();
-        let mut connector = HttpConnector::new();
+        let mut connector = HttpConnector::new_with_resolver(Names);
         connector.enforce_http(false);
         connector.set_connect_timeout(Some(CONNECT));
         connector.set_nodelay(true);

@@ -25,6 +25,7 @@ use tokio::task::JoinSet;
 use crate::cgroup::Hierarchy;
 use crate::dns;
 use crate::door::{self, PodInfo, Unknown, Which};
+use crate::egress;
 use crate::logs::Logs;
 use crate::manifest::Manifest;
 use crate::mesh::{self, MeshError};
@@ -63,6 +64,8 @@ pub struct Options {
     pub kubelet: Config,
     /// This machine's `resolv.conf`.
     pub resolver: String,
+    /// Pods reach the outside through this machine.
+    pub egress: bool,
     /// Servers asked for names that are not the cluster's; none: those names do not exist.
     pub upstream: Vec<SocketAddr>,
     /// Something nobody can guess.
@@ -195,7 +198,6 @@ impl Session {
             node: Mutex::new(node),
             objects: manifest.objects,
             services: manifest.services,
-            policies: manifest.policies,
             provision,
             cgroups,
             directory: options.directory.clone(),
@@ -214,6 +216,11 @@ impl Session {
         let mut tasks = JoinSet::new();
         let names = watch::channel(Arc::new(Names::new(&world.services, &[]))).0;
         serve_inside(&namespace, &mut tasks, &names, &plane, options.upstream.clone())?;
+        if options.egress {
+            let listener = listen_inside(&namespace, *egress::AT.ip(), egress::AT.port())?;
+            world.with_node(|node| node.lead_outside(egress::AT))?;
+            tasks.spawn(egress::serve(listener));
+        }
         let (published, targets) = publish(&options.publish, &namespace, &mut tasks).await?;
         let (commands, orders) = mpsc::channel(64);
         tasks.spawn(door::keep(door, Arc::clone(&world), commands.clone()));

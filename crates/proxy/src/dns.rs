@@ -10,6 +10,7 @@
 
 pub mod counters;
 pub mod decide;
+pub mod lookup;
 pub mod names;
 pub mod packet;
 pub mod resolv;

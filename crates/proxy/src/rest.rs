@@ -21,8 +21,8 @@ const WORTH: Duration = Duration::from_millis(5);
 struct Seen {
     /// At the last look.
     last: Duration,
-    /// When memory was given back, if ever.
-    given: Option<Duration>,
+    /// When memory was given back.
+    given: Duration,
 }
 
 impl Seen {
@@ -31,12 +31,11 @@ impl Seen {
         let used = now.saturating_sub(self.last);
         self.last = now;
         let quiet = used <= passed / QUIET;
-        // The start is always worth it.
-        let worth = self.given.is_none_or(|given| now.saturating_sub(given) >= WORTH);
-        if quiet && worth {
-            self.given = Some(now);
+        let due = quiet && now.saturating_sub(self.given) >= WORTH;
+        if due {
+            self.given = now;
         }
-        quiet && worth
+        due
     }
 }
 
@@ -44,7 +43,7 @@ impl Seen {
 pub async fn give_back_when_idle() {
     let mut seen = Seen {
         last: memory::cpu_time(),
-        given: None,
+        given: Duration::ZERO,
     };
     let mut pause = FIRST;
     loop {
@@ -53,7 +52,7 @@ pub async fn give_back_when_idle() {
             spare::clear();
             memory::give_back();
             // What that brought in again is not work.
-            seen.given = Some(memory::cpu_time());
+            seen.given = memory::cpu_time();
         }
         pause = EVERY;
     }
@@ -68,12 +67,8 @@ mod tests {
 
     #[test]
     fn memory_is_given_back_once_after_work() {
-        let ms = Duration::from_millis;
-        assert!(
-            Seen::default().look(ms(1), PASSED),
-            "the start, however short it was"
-        );
         let mut seen = Seen::default();
+        let ms = Duration::from_millis;
         assert!(!seen.look(ms(300), PASSED), "busy");
         assert!(seen.look(ms(301), PASSED), "quiet after work");
         assert!(!seen.look(ms(302), PASSED), "nothing since");

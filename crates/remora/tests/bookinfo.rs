@@ -3,7 +3,7 @@
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 
 fn remora(scene: &tempfile::TempDir, args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_remora"));
@@ -33,16 +33,27 @@ fn get(address: &str, path: &str) -> String {
     answer
 }
 
+/// Ends what was started, whatever becomes of the test.
+struct Ended(Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 #[test]
 fn bookinfo_is_served_through_the_mesh() {
     let scene = tempfile::tempdir().unwrap();
     let examples = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/bookinfo");
-    let mut run = remora(&scene, &["run", "-f", examples, "-p", "0:productpage:9080"])
+    let child = remora(&scene, &["run", "-f", examples, "-p", "0:productpage:9080"])
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    let mut notes = BufReader::new(run.stderr.take().unwrap());
+    let mut run = Ended(child);
+    let mut notes = BufReader::new(run.0.stderr.take().unwrap());
     let (mut said, mut address) = (String::new(), String::new());
     loop {
         let mut line = String::new();
@@ -87,11 +98,11 @@ fn bookinfo_is_served_through_the_mesh() {
         fetched.contains("http://details:9080/details/0 answered 200"),
         "{fetched}"
     );
-    let pid = rustix::process::Pid::from_child(&run);
+    let pid = rustix::process::Pid::from_child(&run.0);
     rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
     let mut rest = String::new();
     notes.read_to_string(&mut rest).unwrap();
-    assert_eq!(run.wait().unwrap().code(), Some(0), "{rest}");
+    assert_eq!(run.0.wait().unwrap().code(), Some(0), "{rest}");
 }
 
 /// An image that could be played is pulled if that is asked for, and played if its registry cannot be reached.

@@ -22,7 +22,7 @@ spec:
 fn command_line(scene: &Path, more: &str) -> String {
     std::fs::write(scene.join("pod.yaml"), POD).unwrap();
     format!(
-        "{} run -f {dir}/pod.yaml --state-dir {dir}/state --image-store {dir}/images {more}",
+        "cd {dir} && {} run -f pod.yaml --state-dir state --image-store images {more}",
         env!("CARGO_BIN_EXE_remora"),
         dir = scene.display()
     )

@@ -1,6 +1,8 @@
 //! The node's rules: Service addresses are translated, those nobody stands behind refuse.
 
-use remora_net::nft::{Base, Batch, ChainSpec, Cmp, Connection, Ct, Expression, Hook, Meta, Verdict};
+use remora_net::nft::{Base, Batch, ChainSpec, Cmp, Connection, Expression, Hook, Meta, Verdict};
+
+use std::net::SocketAddrV4;
 
 use super::{NetworkError, namespace};
 use crate::services::{Forward, Protocol};
@@ -11,6 +13,7 @@ const NOBODY: &str = "nobody";
 const PREROUTING: u32 = 0;
 const OUTPUT: u32 = 3;
 const DESTINATION_NAT: i32 = -100;
+const IPV4: u8 = 2;
 
 /// Puts the chains there. They stay for the life of the node: removing them would forget open connections.
 pub(super) fn install() -> Result<(), NetworkError> {
@@ -31,12 +34,33 @@ pub(super) fn install() -> Result<(), NetworkError> {
                 priority,
             });
             batch.add_chain(&ChainSpec { name: &name, hook });
-            // The kernel follows connections while some rule asks about them. Without this one it stopped when the last
-            // Service lost its last pod, and answers under way lost the Service's address.
-            batch.add_rule(&name, &[Expression::Ct(Ct::State)]);
             batch.add_rule(&name, &[Expression::Verdict(Verdict::Jump(target.to_owned()))]);
         }
     }
+    commit(batch)
+}
+
+/// Sends what pods want of the outside to a port of the node.
+pub(super) fn lead_outside(to: SocketAddrV4) -> Result<(), NetworkError> {
+    let part_of_destination = Expression::Payload {
+        base: Base::Network,
+        offset: 16,
+        length: 2,
+    };
+    let mut rule = vec![
+        Expression::Meta(Meta::Family),
+        Expression::Compare(Cmp::Equal, vec![IPV4]),
+        Expression::Meta(Meta::Protocol),
+        Expression::Compare(Cmp::Equal, vec![Protocol::Tcp.number()]),
+    ];
+    // Pods and Services, each of which have the first two bytes in common.
+    for inside in [[10, 244], [10, 96]] {
+        rule.push(part_of_destination.clone());
+        rule.push(Expression::Compare(Cmp::NotEqual, inside.to_vec()));
+    }
+    rule.push(Expression::DestinationNat(to));
+    let mut batch = Batch::new(TABLE);
+    batch.add_rule("nat-pods", &rule);
     commit(batch)
 }
 
@@ -69,7 +93,6 @@ pub(super) fn replace(forwards: &[Forward]) -> Result<(), NetworkError> {
 }
 
 fn addressed_to(forward: &Forward) -> Vec<Expression> {
-    const IPV4: u8 = 2;
     let destination = |base, offset, length| Expression::Payload { base, offset, length };
     let equals = |bytes: &[u8]| Expression::Compare(Cmp::Equal, bytes.to_vec());
     vec![

@@ -10,10 +10,11 @@ use std::time::Duration;
 use remora_net::Namespace;
 use remora_pod::view;
 use serde_json::Value;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpSocket, TcpStream};
 
 mod grpc;
+mod tls;
 
 /// How much of an answer is read.
 const LONGEST: u64 = 10 * 1024;
@@ -29,6 +30,7 @@ pub struct Attempt {
     headers: Vec<(String, String)>,
     service: String,
     agent: &'static str,
+    secure: bool,
 }
 
 /// An HTTP answer.
@@ -74,6 +76,7 @@ impl Attempt {
                 .unwrap_or_default()
                 .to_owned(),
             agent,
+            secure: view::text(http, &["scheme"]).is_some_and(|s| s.eq_ignore_ascii_case("HTTPS")),
         }
     }
 
@@ -116,7 +119,14 @@ impl Attempt {
     }
 
     async fn exchange(&self) -> io::Result<Answer> {
-        let mut stream = self.connect().await?;
+        let stream = self.connect().await?;
+        match self.address.filter(|_| self.secure) {
+            Some(address) => self.talk(tls::over(stream, address).await?).await,
+            None => self.talk(stream).await,
+        }
+    }
+
+    async fn talk(&self, mut stream: impl AsyncRead + AsyncWrite + Unpin) -> io::Result<Answer> {
         stream.write_all(self.request().as_bytes()).await?;
         let mut bytes = Vec::new();
         let mut limited = stream.take(LONGEST);

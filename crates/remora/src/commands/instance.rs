@@ -26,12 +26,17 @@ pub(crate) struct Where {
 
 /// Where this user's runs keep their files.
 pub(crate) fn state_dir(given: Option<&PathBuf>) -> anyhow::Result<PathBuf> {
-    given.cloned().map_or_else(|| Ok(base()?.join("runs")), Ok)
+    given.map_or_else(|| Ok(base()?.join("runs")), |path| whole(path))
 }
 
 /// Where this user's images are kept.
 pub(crate) fn image_store(given: Option<&PathBuf>) -> anyhow::Result<PathBuf> {
-    given.cloned().map_or_else(|| Ok(base()?.join("images")), Ok)
+    given.map_or_else(|| Ok(base()?.join("images")), |path| whole(path))
+}
+
+/// Containers have another idea of what a path begins with.
+fn whole(path: &Path) -> anyhow::Result<PathBuf> {
+    std::path::absolute(path).with_context(|| format!("find {}", path.display()))
 }
 
 /// Root's things are the machine's, everybody else's are their own.

@@ -141,6 +141,13 @@ fn options(args: &Args, place: &Place, store: PathBuf) -> anyhow::Result<Options
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     let divided = |millis: u64| millis / args.fast_backoff.max(1);
     let usual = Config::default();
+    let resolver = std::fs::read_to_string("/etc/resolv.conf").unwrap_or_default();
+    // Names of the outside are of use only to those who can go there.
+    let upstream = if args.egress {
+        remora_engine::dns::servers(&resolver)
+    } else {
+        Vec::new()
+    };
     Ok(Options {
         directory: place.directory().to_owned(),
         store,
@@ -157,8 +164,9 @@ fn options(args: &Args, place: &Place, store: PathBuf) -> anyhow::Result<Options
             error_retry: divided(usual.error_retry),
             ..usual
         },
-        resolver: std::fs::read_to_string("/etc/resolv.conf").unwrap_or_default(),
-        upstream: Vec::new(),
+        resolver,
+        egress: args.egress,
+        upstream,
         secret: place::random()?,
         cpu_millis: i128::try_from(processors).unwrap_or(1) * 1000,
         memory: place::memory(),

@@ -393,6 +393,7 @@ fn options(play: &Play, directory: &Path, plugged: Arc<Mutex<Vec<(Instant, &'sta
         cpu_millis: 1000,
         memory: 1 << 30,
         pull_first: false,
+        egress: false,
         plugin: Some(plugin),
     }
 }

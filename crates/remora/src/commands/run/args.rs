@@ -13,7 +13,7 @@ Runs the pods of Kubernetes manifests on this machine, mesh included: injected a
 probed and stopped as a kubelet does it, with real network namespaces, real capture and mutual TLS between pods. \
 No cluster, no daemon. Nothing outside the run is changed, and nothing is left of it afterwards.
 
-Pods, Deployments, StatefulSets, DaemonSets, Jobs, CronJobs (--now), Services, ConfigMaps, Secrets, Istio's policies and Namespaces \
+Pods, Deployments, StatefulSets, DaemonSets, Jobs, CronJobs (--now), Services, ConfigMaps, Secrets and Namespaces \
 count; other kinds are named and left out. The images of the mesh itself and the image `remora` are this program.
 
 Exit code: 0 everything was ready (or completed) in the end, 1 something was not, 2 wrong arguments.";
@@ -97,6 +97,10 @@ pub(crate) struct Args {
     /// Lead a port of this machine to a Service: `[ADDRESS:]PORT:[NAMESPACE/]SERVICE[:PORT]`; may be repeated
     #[arg(short, long, value_name = "PORT:SERVICE:PORT")]
     pub(crate) publish: Vec<Publish>,
+
+    /// Let pods reach the outside through this machine: TCP, and names by its name servers
+    #[arg(long)]
+    pub(crate) egress: bool,
 
     /// Namespace of objects that name none (default: the only Namespace of the input, else "default")
     #[arg(short, long, value_name = "NAME")]

@@ -1,12 +1,12 @@
-//! Addresses of the control plane's name, asked of the pod's name servers directly.
+//! Addresses of a name, asked of the machine's or pod's name servers directly.
 //!
 //! Not through the C library: a static program cannot load the host's resolver, and its lookups block a thread. All
 //! names a short one may stand for are asked for at once, so that a search list costs one round trip and not eight.
 
-use remora_proxy::dns::decide::Transport;
-use remora_proxy::dns::packet::{A, AAAA, IN, Query};
-use remora_proxy::dns::resolv::Resolv;
-use remora_proxy::dns::upstream::Upstream;
+use super::decide::Transport;
+use super::packet::{A, AAAA, IN, Query};
+use super::resolv::Resolv;
+use super::upstream::{AskError, Upstream};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
@@ -17,7 +17,7 @@ const HEADER: usize = 12;
 const QUESTION: [u8; HEADER] = [0, 0, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0];
 
 /// Looks a name up, by `/etc/hosts` and `/etc/resolv.conf`.
-pub(crate) async fn lookup(host: &str) -> io::Result<Vec<IpAddr>> {
+pub async fn lookup(host: &str) -> io::Result<Vec<IpAddr>> {
     let hosts = std::fs::read_to_string("/etc/hosts").unwrap_or_default();
     let known = in_hosts(&hosts, host);
     if !known.is_empty() {
@@ -70,6 +70,15 @@ async fn join_all<F: Future>(futures: impl Iterator<Item = F>) -> Vec<F::Output>
     waiting.into_iter().filter_map(|(_, done)| done).collect()
 }
 
+/// An error and why.
+fn in_full(error: &AskError) -> String {
+    use std::error::Error as _;
+    match error.source() {
+        Some(cause) => format!("{error}: {cause}"),
+        None => error.to_string(),
+    }
+}
+
 /// Addresses of both families, IPv4 first.
 async fn both(name: &str, upstream: &Upstream) -> io::Result<Vec<IpAddr>> {
     let one = async |kind: u16| {
@@ -80,7 +89,7 @@ async fn both(name: &str, upstream: &Upstream) -> io::Result<Vec<IpAddr>> {
         let answer = upstream
             .ask(&query, Transport::Udp)
             .await
-            .map_err(|error| io::Error::other(crate::log::chain(&error)))?;
+            .map_err(|error| io::Error::other(in_full(&error)))?;
         Ok::<_, io::Error>(addresses(&answer).unwrap_or_default())
     };
     let (v4, v6) = tokio::join!(one(A), one(AAAA));
@@ -190,8 +199,8 @@ fn skip_name(bytes: &[u8], mut at: usize) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::{addresses, ask, candidates, dots_wanted, in_hosts, question};
-    use remora_proxy::dns::packet::{A, Code, Query};
-    use remora_proxy::dns::upstream::Upstream;
+    use crate::dns::packet::{A, Code, Query};
+    use crate::dns::upstream::Upstream;
     use std::net::IpAddr;
     use std::time::Duration;
     use tokio::net::UdpSocket;
