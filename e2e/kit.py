@@ -14,6 +14,8 @@ PATIENCE = 120
 # The binary under test; `run` sets it.
 BINARY = pathlib.Path("remora")
 PROMISES = []
+# Words that take away what was made for the whole cluster.
+MADE = []
 
 
 def promise(function):
@@ -46,7 +48,25 @@ def documents(objects):
 
 
 def apply(*objects):
+    for one in objects:
+        if one["kind"] in ("Namespace", "ClusterRoleBinding", "MutatingWebhookConfiguration"):
+            MADE.append((one["kind"], one["metadata"]["name"]))
     return kubectl("apply", "-f", "-", text=documents(objects))
+
+
+def define(text):
+    """Makes kinds known to the cluster."""
+    said = kubectl("apply", "--server-side", "-f", "-", text=text)
+    MADE.extend(("CustomResourceDefinition", line.split()[0].split("/")[1]) for line in said.splitlines())
+
+
+def tidy():
+    """Takes away what somebody else's cluster should not keep."""
+    for revision in ["classic", "default"]:
+        done = remora("uninstall", "--revision", revision, "--image", IMAGE)
+        called("delete", "--ignore-not-found", "--wait=false", "-f", "-", text=done.stdout)
+    for kind, name in dict.fromkeys(reversed(MADE)):
+        called("delete", kind, name, "--ignore-not-found", "--wait=false")
 
 
 def get(kind, name, space=None):

@@ -178,6 +178,8 @@ pub fn services(world: &World, who: &Contender, count: usize, effort: Effort, nu
     let running = who.start(world, Way::Mtls, count);
     settle(&running);
     let (to, uid, during) = (who.http(), who.uid(), effort.during());
+    // As at the start: when what only the start needed has been given back.
+    std::thread::sleep(Duration::from_secs(1));
     numbers.add(&row, "idle", running.proxies[0].memory().resident / 1024.0);
     let (closed, usage) = measured(&running, || world.load(uid, move || load::closed(to, 32, during)));
     numbers.add(&row, "cpu_request", usage.total() * 1e6 / closed.done as f64);

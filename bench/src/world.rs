@@ -114,7 +114,10 @@ impl World {
         if let Some(parent) = path.parent() {
             std::fs::create_dir_all(parent).expect("directory");
         }
-        std::fs::write(&path, text).expect("file");
+        // At once: whoever reads it meanwhile must not see half of it.
+        let fresh = path.with_added_extension("new");
+        std::fs::write(&fresh, text).expect("file");
+        std::fs::rename(&fresh, &path).expect("file");
         path
     }
 }

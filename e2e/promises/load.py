@@ -86,21 +86,28 @@ def without_a_control_plane_traffic_goes_on_and_new_pods_wait():
     apply(pod("admitted", "busy", [app], schedulingGates=gate))
     with Load("orphaned", "--rate", 100):
         kubectl("-n", "istio-system", "scale", "deployment/istiod", "--replicas=0")
-        for one in listed("pods", "istio-system", "app=istiod,istio.io/rev=default"):
-            kubectl("-n", "istio-system", "delete", "pod", one["metadata"]["name"], "--grace-period=0", "--force")
-        refused = called("apply", "-f", "-", text=json.dumps(pod("late", "busy", [SLEEPER])))
-        assert refused.returncode != 0 and "sidecar-injector" in refused.stderr, refused
-        kubectl("-n", "busy", "patch", "pod", "admitted", "--type=json",
-                "-p", '[{"op": "remove", "path": "/spec/schedulingGates"}]')
-        until("the sidecar to run", lambda: "running" in state(get("pod", "admitted", "busy"), "istio-proxy").get("state", {}))
-        kubectl("-n", "busy", "scale", "deployment/hello", "--replicas=3")
-        seen = time.monotonic()
-        while time.monotonic() < seen + 5:
-            waiting = state(get("pod", "admitted", "busy"), "app")["state"]
-            assert "waiting" in waiting, waiting
-            time.sleep(0.5)
-        kubectl("-n", "istio-system", "scale", "deployment/istiod", "--replicas=1")
-        rolled_out("istiod", "istio-system")
+        try:
+            for one in listed("pods", "istio-system", "app=istiod,istio.io/rev=default"):
+                called("-n", "istio-system", "delete", "pod", one["metadata"]["name"], "--grace-period=0", "--force")
+            orphaned()
+        finally:
+            kubectl("-n", "istio-system", "scale", "deployment/istiod", "--replicas=1")
+            rolled_out("istiod", "istio-system")
         found = ready("admitted", "busy")
         assert state(found, "app")["restartCount"] == 0, "its first call went through the mesh"
         rolled_out("hello", "busy")
+
+
+def orphaned():
+    """Without a control plane nobody is admitted, and whoever was does not start."""
+    dry = lambda: called("create", "--dry-run=server", "-f", "-", text=json.dumps(pod("late", "busy", [SLEEPER])))
+    until("pods to be refused", lambda: "sidecar-injector" in dry().stderr)
+    kubectl("-n", "busy", "patch", "pod", "admitted", "--type=json",
+            "-p", '[{"op": "remove", "path": "/spec/schedulingGates"}]')
+    until("the sidecar to run", lambda: "running" in state(get("pod", "admitted", "busy"), "istio-proxy").get("state", {}))
+    kubectl("-n", "busy", "scale", "deployment/hello", "--replicas=3")
+    seen = time.monotonic()
+    while time.monotonic() < seen + 5:
+        waiting = state(get("pod", "admitted", "busy"), "app")["state"]
+        assert "waiting" in waiting, waiting
+        time.sleep(0.5)

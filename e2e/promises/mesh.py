@@ -120,7 +120,7 @@ def a_pod_in_the_wrong_order_is_told_so_or_refused():
 
 @promise
 def a_pod_without_a_certificate_is_refused_where_certificates_are_demanded():
-    kubectl("apply", "-f", "-", text=(cluster.HERE / "crds.yaml").read_text())
+    define((cluster.HERE / "crds.yaml").read_text())
     apply(pod("before", "plain", [fetch("fetch", CART)], restartPolicy="Never"))
     assert ended("before", "plain") == "Succeeded"
     apply({"apiVersion": "security.istio.io/v1", "kind": "PeerAuthentication",

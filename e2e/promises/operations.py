@@ -7,6 +7,7 @@ import cluster
 from kit import *
 from promises.load import Load
 from promises.mesh import CART
+from promises.otel import CLASSIC
 
 
 def served_certificate():
@@ -108,6 +109,8 @@ def the_gate_of_a_native_sidecar_outlives_the_kubelet():
 
 @promise
 def a_mesh_that_is_uninstalled_leaves_nothing_but_pods_that_run():
+    # Under this name it was put where Istio's is called.
+    kubectl("delete", "mutatingwebhookconfiguration", CLASSIC, "--ignore-not-found")
     for revision in ["classic", "default"]:
         done = remora("uninstall", "--revision", revision, "--image", IMAGE)
         assert done.returncode == 0, done.stderr

@@ -175,7 +175,7 @@ def stage():
     """Two to call: one outside the mesh, one that takes nothing but mutual TLS."""
     namespace("outside")
     namespace("stage", **{"istio-injection": "enabled"})
-    kubectl("apply", "-f", "-", text=(cluster.HERE / "crds.yaml").read_text())
+    define((cluster.HERE / "crds.yaml").read_text())
     apply({"apiVersion": "security.istio.io/v1", "kind": "PeerAuthentication",
            "metadata": {"name": "default", "namespace": "stage"}, "spec": {"mtls": {"mode": "STRICT"}}},
           pod("plain", "outside", [demo("target", *TARGET)]), pod("strict", "stage", [demo("target", *TARGET)]))
@@ -195,7 +195,9 @@ def the_model_tells_what_a_kubelet_does_event_by_event():
         for play in plays:
             recording = play.recording(witness)
             events += len(recording["events"])
-            wrong += [f"{play.name}: {what}" for what in disagreements(predicted(play), recording)]
+            differs = disagreements(predicted(play), recording)
+            if differs:
+                wrong += [f"{play.name}: {what}" for what in differs] + [" ".join(line) for line in play.lines()]
             if os.environ.get("REMORA_E2E_RECORD"):
                 (play.folder / "recording.json").write_text(told(recording))
     finally:

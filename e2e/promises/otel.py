@@ -13,6 +13,7 @@ AGENT = "opentelemetry-auto-instrumentation-python"
 OPERATOR = "opentelemetry-operator-system"
 # As the operator's own installation names it, and so that the API server calls it after everybody else.
 EARLY, LATE = "opentelemetry-operator-mutating-webhook-configuration", "zzz-opentelemetry"
+CLASSIC = "istio-sidecar-injector-classic"
 ARTIFACTS = "http://artifacts.tools:8081/agent"
 FETCHED, PACKED = "localhost/agent-fetched:1", "localhost/agent-packed:1"
 PYTHON = "instrumentation.opentelemetry.io/inject-python"
@@ -33,7 +34,7 @@ def operator():
     program = cluster.tools("operator")
     cluster.load(cluster.image(name, ["/bin/manager"], [], {"bin/manager": program / "opentelemetry-operator"}))
     for definition in sorted((program / "crds").glob("*.yaml")):
-        kubectl("apply", "--server-side", "-f", "-", text=definition.read_text())
+        define(definition.read_text())
     namespace(OPERATOR)
     bundle, certificate, key = cluster.serving(host)
     account = {"kind": "ServiceAccount", "name": "default", "namespace": OPERATOR}
@@ -75,7 +76,8 @@ def classic():
                   "--set", "remora.order=istio", "--set", "remora.injectors=[mesh]",
                   "--set", "pilot.env.ENABLE_NATIVE_SIDECARS=false")
     assert done.returncode == 0, done.stderr
-    text = done.stdout.replace("zz-remora-sidecar-injector-classic", "istio-sidecar-injector-classic")
+    text = done.stdout.replace("zz-remora-sidecar-injector-classic", CLASSIC)
+    MADE.append(("MutatingWebhookConfiguration", CLASSIC))
     kubectl("apply", "-f", "-", text=text.replace("reinvocationPolicy: IfNeeded", "reinvocationPolicy: Never"))
     rolled_out("istiod-classic", "istio-system")
 

@@ -219,11 +219,11 @@ fn names(settings: &Settings, sidecar: &Sidecar) -> Result<Option<Names>, RunErr
 /// What Envoy may start with while the control plane is away, if that is wanted; kept from here on.
 fn last_good(settings: &Settings, sidecar: &Sidecar, log: &Log) -> Option<LastGood> {
     let keeper = sidecar.keeper(settings, "envoy.snapshot")?;
-    let found = keeper.load();
+    let found = keeper.load().map(|found| found.confirmed);
     tokio::spawn(keeper.clone().keep());
     Some(LastGood {
         keeper,
-        found: found.map(|found| Arc::new((found.contents, found.confirmed))),
+        found,
         readiness: sidecar.readiness.clone(),
         log: log.clone(),
     })

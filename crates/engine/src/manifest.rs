@@ -66,6 +66,8 @@ pub struct Manifest {
     pub services: Vec<Service>,
     /// What pods may refer to.
     pub objects: Objects,
+    /// Istio's policies.
+    pub policies: Vec<Value>,
     /// Namespaces anything is in.
     pub namespaces: BTreeSet<String>,
     /// What was left out, and why: one sentence each.
@@ -109,6 +111,11 @@ impl Manifest {
         }
         match kind {
             "Service" => services.push(document.clone()),
+            "PeerAuthentication" | "AuthorizationPolicy" => {
+                let mut policy = document.clone();
+                policy["metadata"]["namespace"] = json!(namespace);
+                self.policies.push(policy);
+            }
             "ConfigMap" | "Secret" => {
                 let kept = self.objects.add(document, reading.namespace);
                 self.errors.extend(kept.err().map(|e| e.to_string()));

@@ -6,7 +6,8 @@ use std::time::{Duration, SystemTime};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use remora_control::mesh::Document;
+use remora_control::kubernetes::{Kind, World};
+use remora_control::mesh::{Document, Workload};
 use remora_control::plane::Settings;
 use remora_control::token::{Authenticator, Unidentified};
 use remora_control::{Notice, Plane, PlaneError};
@@ -19,6 +20,8 @@ use crate::services::{Member, Protocol, Service, ServicePort, Target};
 
 /// The trust domain of every run.
 pub const TRUST_DOMAIN: &str = "cluster.local";
+/// Policies of this namespace are everybody's.
+const ROOT_NAMESPACE: &str = "istio-system";
 const LIFE: Duration = Duration::from_hours(24);
 const ROOT_LIFE: Duration = Duration::from_hours(24 * 30);
 
@@ -157,14 +160,56 @@ pub struct Peer<'a> {
 }
 
 /// The documents that describe the mesh at this moment, in the form in which people write them.
-pub fn documents(services: &[Service], peers: &[Peer<'_>]) -> Result<Vec<Document>, serde_json::Error> {
-    services
+pub fn documents(
+    services: &[Service],
+    peers: &[Peer<'_>],
+    policies: &[Value],
+) -> Result<Vec<Document>, serde_json::Error> {
+    let described = services
         .iter()
         .filter(|s| s.external_name.is_none())
         .map(mesh_service)
         .chain(peers.iter().map(|peer| workload(peer, services)))
-        .map(serde_json::from_value)
-        .collect()
+        .map(serde_json::from_value);
+    let mut documents = described.collect::<Result<Vec<Document>, _>>()?;
+    add_policies(&mut documents, peers, policies);
+    Ok(documents)
+}
+
+/// Policies mean here what they mean in a cluster, so the control plane of clusters translates them.
+fn add_policies(documents: &mut Vec<Document>, peers: &[Peer<'_>], policies: &[Value]) {
+    if policies.is_empty() {
+        return;
+    }
+    let mut world = World::new("run", ROOT_NAMESPACE, TRUST_DOMAIN);
+    for policy in policies {
+        let kind = match object::kind(policy) {
+            "PeerAuthentication" => Kind::PeerAuthentication,
+            _ => Kind::AuthorizationPolicy,
+        };
+        world.put(kind, policy);
+    }
+    for peer in peers {
+        let mut pod = peer.pod.clone();
+        pod["status"] = json!({"phase": "Running", "podIP": peer.member.address.to_string()});
+        world.put(Kind::Pod, &pod);
+    }
+    for (_, document) in world.changes() {
+        match document {
+            Some(policy @ Document::Policy(_)) => documents.push(policy),
+            Some(Document::Workload(named)) => {
+                let same = |d: &&mut Workload| (&d.namespace, &d.name) == (&named.namespace, &named.name);
+                let workloads = documents.iter_mut().filter_map(|document| match document {
+                    Document::Workload(workload) => Some(workload),
+                    _ => None,
+                });
+                for workload in workloads.filter(same) {
+                    workload.policies.clone_from(&named.policies);
+                }
+            }
+            _ => {}
+        }
+    }
 }
 
 fn mesh_service(service: &Service) -> Value {
@@ -252,7 +297,7 @@ mod tests {
             .zip(&members)
             .map(|(pod, member)| Peer { pod, member })
             .collect();
-        let documents = documents(&services, &peers).unwrap();
+        let documents = documents(&services, &peers, &[]).unwrap();
         let [
             Document::Service(service),
             Document::Workload(meshed),
@@ -266,6 +311,34 @@ mod tests {
         assert_eq!(plain.tunnel, Tunnel::None);
         assert_eq!(meshed.service_account, "sa");
         assert_eq!(meshed.services["shop/cart.shop.svc.cluster.local"], ["80:8080"]);
+    }
+
+    #[test]
+    fn policies_are_for_those_they_select() {
+        let pod =
+            |name: &str| json!({"metadata": {"name": name, "namespace": "shop", "labels": {"app": name}}});
+        let pods = [pod("open"), pod("closed")];
+        let members = pods
+            .each_ref()
+            .map(|pod| Member::read(pod, [10, 244, 0, 9].into(), true));
+        let peers: Vec<Peer<'_>> = pods
+            .iter()
+            .zip(&members)
+            .map(|(pod, member)| Peer { pod, member })
+            .collect();
+        let strict = json!({"kind": "PeerAuthentication", "metadata": {"name": "strict", "namespace": "shop"},
+            "spec": {"selector": {"matchLabels": {"app": "closed"}}, "mtls": {"mode": "STRICT"}}});
+        let documents = documents(&[], &peers, &[strict]).unwrap();
+        let [
+            Document::Workload(open),
+            Document::Workload(closed),
+            Document::Policy(policy),
+        ] = &documents[..]
+        else {
+            panic!("{documents:?}")
+        };
+        assert!(open.policies.is_empty());
+        assert_eq!(closed.policies, [format!("shop/{}", policy.name)]);
     }
 
     #[test]

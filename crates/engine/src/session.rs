@@ -198,6 +198,7 @@ impl Session {
             node: Mutex::new(node),
             objects: manifest.objects,
             services: manifest.services,
+            policies: manifest.policies,
             provision,
             cgroups,
             directory: options.directory.clone(),

@@ -99,6 +99,8 @@ pub struct World {
     pub objects: Objects,
     /// All Services.
     pub services: Vec<Service>,
+    /// Istio's policies.
+    pub policies: Vec<Value>,
     /// Where images come from.
     pub provision: Provision,
     /// The run's directory.

@@ -21,8 +21,8 @@ const WORTH: Duration = Duration::from_millis(5);
 struct Seen {
     /// At the last look.
     last: Duration,
-    /// When memory was given back.
-    given: Duration,
+    /// When memory was given back, if ever.
+    given: Option<Duration>,
 }
 
 impl Seen {
@@ -31,11 +31,12 @@ impl Seen {
         let used = now.saturating_sub(self.last);
         self.last = now;
         let quiet = used <= passed / QUIET;
-        let due = quiet && now.saturating_sub(self.given) >= WORTH;
-        if due {
-            self.given = now;
+        // The start is always worth it.
+        let worth = self.given.is_none_or(|given| now.saturating_sub(given) >= WORTH);
+        if quiet && worth {
+            self.given = Some(now);
         }
-        due
+        quiet && worth
     }
 }
 
@@ -43,7 +44,7 @@ impl Seen {
 pub async fn give_back_when_idle() {
     let mut seen = Seen {
         last: memory::cpu_time(),
-        given: Duration::ZERO,
+        given: None,
     };
     let mut pause = FIRST;
     loop {
@@ -52,7 +53,7 @@ pub async fn give_back_when_idle() {
             spare::clear();
             memory::give_back();
             // What that brought in again is not work.
-            seen.given = memory::cpu_time();
+            seen.given = Some(memory::cpu_time());
         }
         pause = EVERY;
     }
@@ -67,8 +68,12 @@ mod tests {
 
     #[test]
     fn memory_is_given_back_once_after_work() {
-        let mut seen = Seen::default();
         let ms = Duration::from_millis;
+        assert!(
+            Seen::default().look(ms(1), PASSED),
+            "the start, however short it was"
+        );
+        let mut seen = Seen::default();
         assert!(!seen.look(ms(300), PASSED), "busy");
         assert!(seen.look(ms(301), PASSED), "quiet after work");
         assert!(!seen.look(ms(302), PASSED), "nothing since");

@@ -78,6 +78,11 @@ impl Keeper {
         }
     }
 
+    /// Looks at what is kept.
+    pub(crate) fn look<T>(&self, look: impl FnOnce(&Contents) -> T) -> T {
+        look(&self.lock())
+    }
+
     /// Changes what is kept.
     pub(crate) fn change(&self, change: impl FnOnce(&mut Contents)) {
         change(&mut self.lock());

@@ -122,7 +122,7 @@ impl Carrier {
         for own in &self.proxy.own {
             // What was good enough before is not worth more than a try.
             if let Some(resource) = self.kept.as_ref().and_then(|kept| kept.own(&own.type_url)) {
-                let _ = (own.apply)(resource);
+                let _ = (own.apply)(&resource);
             }
         }
         for message in std::mem::take(&mut self.asked) {

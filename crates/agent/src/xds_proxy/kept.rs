@@ -13,7 +13,6 @@ use remora_xds::delta::WILDCARD;
 use remora_xds::raw::Protocol;
 use remora_xds::types::{CLUSTER, LISTENER, SECRET};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::Arc;
 use std::time::SystemTime;
 
 /// In front of the nonces of answers from here.
@@ -26,8 +25,8 @@ const OWN: &str = "";
 #[derive(Debug, Clone)]
 pub struct LastGood {
     pub(crate) keeper: Keeper,
-    /// What was kept before this start, and when the control plane stood by it last.
-    pub(crate) found: Option<Arc<(Contents, SystemTime)>>,
+    /// When the control plane stood by what was kept before this start; `None` if nothing was.
+    pub(crate) found: Option<SystemTime>,
     pub(crate) readiness: Readiness,
     pub(crate) log: Log,
 }
@@ -72,13 +71,13 @@ impl Kept {
     pub(super) fn away(&mut self) -> bool {
         self.all.keeper.live(false);
         self.pending.clear();
-        let Some(found) = self.all.found.as_deref().filter(|_| self.could_start()) else {
+        let Some(confirmed) = self.all.found.filter(|_| self.could_start()) else {
             return false;
         };
         self.making_do = true;
-        self.all.readiness.ages(found.1);
-        self.all.keeper.not_live_since(found.1);
-        let age = found.1.elapsed().unwrap_or_default().as_secs();
+        self.all.readiness.ages(confirmed);
+        self.all.keeper.not_live_since(confirmed);
+        let age = confirmed.elapsed().unwrap_or_default().as_secs();
         self.all.log.warning(format_args!(
             "the control plane is away: Envoy starts with the last good configuration, {age} s old"
         ));
@@ -134,10 +133,9 @@ impl Kept {
     }
 
     /// The same, as it was kept.
-    pub(super) fn own(&self, type_url: &str) -> Option<&[u8]> {
-        let found = self.all.found.as_deref()?;
-        let entry = found.0.get(type_url)?.get(OWN)?;
-        Some(&entry.bytes)
+    pub(super) fn own(&self, type_url: &str) -> Option<Vec<u8>> {
+        let bytes = |contents: &Contents| Some(contents.get(type_url)?.get(OWN)?.bytes.clone());
+        self.all.keeper.look(bytes)
     }
 
     /// What to answer while the control plane is away.
@@ -145,16 +143,19 @@ impl Kept {
         if !self.making_do {
             return None;
         }
-        let found = Arc::clone(self.all.found.as_ref()?);
         let question = Question::read(self.protocol, message)?;
         // An answer asks for nothing, unless it names something new.
         if !question.nonce.is_empty() && question.names.is_empty() {
             return None;
         }
-        let resources = found.0.get(&question.type_url)?;
+        let nonce = format!("{NONCE}{}", self.given + 1);
+        let answer = |contents: &Contents| {
+            let resources = contents.get(&question.type_url)?;
+            Some(respond(self.protocol, &question, resources, nonce))
+        };
+        let answer = self.all.keeper.look(answer)?;
         self.given += 1;
-        let nonce = format!("{NONCE}{}", self.given);
-        Some(respond(self.protocol, &question, resources, nonce))
+        Some(answer)
     }
 }
 

@@ -5,13 +5,48 @@ use crate::mesh::{Tunnel, Workload};
 use remora_pod::image::Image;
 use remora_pod::{object, view};
 use serde_json::{Map, Value};
-use std::collections::BTreeMap;
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::net::IpAddr;
+use std::sync::{Arc, Weak};
+
+/// Labels of a pod.
+pub(super) type Labels = Map<String, Value>;
+
+/// Labels that some pod has, by their hash.
+#[derive(Debug, Default)]
+pub(super) struct Shared {
+    known: HashMap<u64, Weak<Labels>>,
+    /// How many there were when those nobody has were last forgotten.
+    before: usize,
+}
+
+impl Shared {
+    fn of(&mut self, labels: Labels) -> Arc<Labels> {
+        let mut hasher = DefaultHasher::new();
+        for (key, value) in &labels {
+            (key, value.as_str()).hash(&mut hasher);
+        }
+        let hash = hasher.finish();
+        let same = self.known.get(&hash).and_then(Weak::upgrade);
+        if let Some(same) = same.filter(|same| **same == labels) {
+            return same;
+        }
+        if self.known.len() > 2 * self.before + 64 {
+            self.known.retain(|_, labels| labels.strong_count() > 0);
+            self.before = self.known.len();
+        }
+        let labels = Arc::new(labels);
+        self.known.insert(hash, Arc::downgrade(&labels));
+        labels
+    }
+}
 
 /// A pod that has an address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Pod {
-    pub(super) labels: Map<String, Value>,
+    /// Many pods have the same, so they share them.
+    pub(super) labels: Arc<Labels>,
     pub(super) node: String,
     pub(super) addresses: Vec<IpAddr>,
     /// Whether its addresses are its node's: they name nobody.
@@ -21,31 +56,35 @@ pub(super) struct Pod {
     healthy: bool,
     owner: String,
     /// Ports with names, which services may refer to.
-    ports: BTreeMap<String, u16>,
+    ports: Box<[(String, u16)]>,
 }
 
 impl Pod {
     /// `None`: nobody can connect to it.
-    pub(super) fn read(document: &Value) -> Option<Self> {
+    pub(super) fn read(document: &Value, shared: &mut Shared) -> Option<Self> {
         let over = matches!(
             view::text(document, &["status", "phase"]),
             Some("Succeeded" | "Failed")
         );
-        let shared = document["spec"]["hostNetwork"].as_bool() == Some(true);
+        let host_network = document["spec"]["hostNetwork"].as_bool() == Some(true);
         let addresses = addresses_of(document);
         if over || addresses.is_empty() {
             return None;
         }
         let account = view::text(document, &["spec", "serviceAccountName"]).filter(|name| !name.is_empty());
         Some(Self {
-            labels: object::labels(document).cloned().unwrap_or_default(),
+            labels: shared.of(object::labels(document).cloned().unwrap_or_default()),
             node: view::text(document, &["spec", "nodeName"])
                 .unwrap_or_default()
                 .to_owned(),
             addresses,
-            shared,
+            shared: host_network,
             account: account.unwrap_or("default").to_owned(),
-            tunnel: if shared { Tunnel::None } else { tunnel_of(document) },
+            tunnel: if host_network {
+                Tunnel::None
+            } else {
+                tunnel_of(document)
+            },
             healthy: is_ready(document) && document["metadata"]["deletionTimestamp"].is_null(),
             owner: remora_inject::Workload::of_pod(document).name,
             ports: named_ports(document),
@@ -53,7 +92,10 @@ impl Pod {
     }
 
     pub(super) fn named_port(&self, name: &str) -> Option<u16> {
-        self.ports.get(name).copied()
+        self.ports
+            .iter()
+            .find(|(known, _)| known == name)
+            .map(|(_, number)| *number)
     }
 
     pub(super) fn document(&self, cluster: &str, key: &Key) -> Workload {
@@ -125,7 +167,7 @@ fn tunnel_of(document: &Value) -> Tunnel {
     }
 }
 
-fn named_ports(document: &Value) -> BTreeMap<String, u16> {
+fn named_ports(document: &Value) -> Box<[(String, u16)]> {
     let all = [view::containers(document), view::init_containers(document)];
     let ports = all
         .into_iter()
@@ -136,4 +178,24 @@ fn named_ports(document: &Value) -> BTreeMap<String, u16> {
         Some((port["name"].as_str()?.to_owned(), number))
     };
     ports.filter_map(named).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Labels, Shared};
+    use serde_json::json;
+    use std::sync::Arc;
+
+    #[test]
+    fn the_same_labels_are_kept_once_and_those_nobody_has_are_forgotten() {
+        let labels = |app: &str| -> Labels { [("app".to_owned(), json!(app))].into_iter().collect() };
+        let mut shared = Shared::default();
+        let (one, two) = (shared.of(labels("cart")), shared.of(labels("cart")));
+        assert!(Arc::ptr_eq(&one, &two));
+        for number in 0..1000 {
+            shared.of(labels(&number.to_string()));
+        }
+        assert!(shared.known.len() < 200, "{}", shared.known.len());
+        assert!(Arc::ptr_eq(&one, &shared.of(labels("cart"))));
+    }
 }

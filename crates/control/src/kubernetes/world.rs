@@ -47,6 +47,7 @@ pub struct World {
     root_namespace: String,
     domain: String,
     pods: BTreeMap<Key, Pod>,
+    shared: pod::Shared,
     services: BTreeMap<Key, Service>,
     slices: Slices,
     nodes: HashMap<String, Locality>,
@@ -65,6 +66,7 @@ impl World {
             root_namespace: root_namespace.to_owned(),
             domain: domain.to_owned(),
             pods: BTreeMap::new(),
+            shared: pod::Shared::default(),
             services: BTreeMap::new(),
             slices: Slices::default(),
             nodes: HashMap::new(),
@@ -79,7 +81,7 @@ impl World {
     pub fn put(&mut self, kind: Kind, document: &Value) {
         let key = key_of(document);
         match kind {
-            Kind::Pod => match Pod::read(document) {
+            Kind::Pod => match Pod::read(document, &mut self.shared) {
                 Some(pod) => self.put_pod(key, pod),
                 None => self.remove(kind, &key),
             },

@@ -1,6 +1,6 @@
 //! The node's rules: Service addresses are translated, those nobody stands behind refuse.
 
-use remora_net::nft::{Base, Batch, ChainSpec, Cmp, Connection, Expression, Hook, Meta, Verdict};
+use remora_net::nft::{Base, Batch, ChainSpec, Cmp, Connection, Ct, Expression, Hook, Meta, Verdict};
 
 use std::net::SocketAddrV4;
 
@@ -34,6 +34,9 @@ pub(super) fn install() -> Result<(), NetworkError> {
                 priority,
             });
             batch.add_chain(&ChainSpec { name: &name, hook });
+            // The kernel follows connections while some rule asks about them. Without this one it stopped when the last
+            // Service lost its last pod, and answers under way lost the Service's address.
+            batch.add_rule(&name, &[Expression::Ct(Ct::State)]);
             batch.add_rule(&name, &[Expression::Verdict(Verdict::Jump(target.to_owned()))]);
         }
     }

@@ -292,7 +292,7 @@ impl Controller {
                 member,
             })
             .collect();
-        let told = match mesh::documents(services, &peers) {
+        let told = match mesh::documents(services, &peers, &self.world.policies) {
             Ok(documents) => self.plane.publish(&documents).map_err(|error| chain(&error)),
             Err(error) => Err(format!("describe the mesh: {error}")),
         };

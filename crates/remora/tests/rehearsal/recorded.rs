@@ -8,6 +8,9 @@ use remora_startup::sim::{Act, Intervention};
 use serde_json::{Value, json};
 use std::path::Path;
 
+/// How long a recording goes on after it was told to end.
+const END_SLACK: u64 = 250;
+
 /// A recording as a play, and what held in every recorded run.
 pub(crate) fn read(folder: &Path) -> (Play, Value) {
     let text = |name: &str| std::fs::read_to_string(folder.join(name)).unwrap();
@@ -149,9 +152,10 @@ fn intervention(wish: &Value) -> Intervention {
         "end" => Act::End,
         other => panic!("unknown action {other}"),
     };
+    let slack = if act == Act::End { END_SLACK } else { 0 };
     Intervention {
         on: wish["on"].as_str().unwrap().replace("api:", "pod."),
-        after: wish["after"].as_u64().unwrap_or(0),
+        after: wish["after"].as_u64().unwrap_or(0) + slack,
         act,
     }
 }

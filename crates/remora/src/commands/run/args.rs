@@ -13,7 +13,7 @@ Runs the pods of Kubernetes manifests on this machine, mesh included: injected a
 probed and stopped as a kubelet does it, with real network namespaces, real capture and mutual TLS between pods. \
 No cluster, no daemon. Nothing outside the run is changed, and nothing is left of it afterwards.
 
-Pods, Deployments, StatefulSets, DaemonSets, Jobs, CronJobs (--now), Services, ConfigMaps, Secrets and Namespaces \
+Pods, Deployments, StatefulSets, DaemonSets, Jobs, CronJobs (--now), Services, ConfigMaps, Secrets, Istio's policies and Namespaces \
 count; other kinds are named and left out. The images of the mesh itself and the image `remora` are this program.
 
 Exit code: 0 everything was ready (or completed) in the end, 1 something was not, 2 wrong arguments.";
