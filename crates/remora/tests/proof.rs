@@ -165,6 +165,22 @@ fn a_pod_without_a_certificate_is_refused_where_one_is_demanded() {
     assert!(!run.said().contains("answered 200"), "{}", run.said());
 }
 
+/// Waits until a process of the run has a connection to port 80.
+fn wait_for_connection(run: &Running, word: &str) {
+    let end = std::time::Instant::now() + running::PATIENCE;
+    let is_open = |pid: &u32| {
+        let list = std::fs::read_to_string(format!("/proc/{pid}/net/tcp")).unwrap_or_default();
+        list.lines().any(|line| {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            words.get(2).is_some_and(|peer| peer.ends_with(":0050")) && words.get(3) == Some(&"01")
+        })
+    };
+    while !run.processes(word).iter().any(is_open) {
+        assert!(std::time::Instant::now() < end, "no connection: {}", run.said());
+        std::thread::park_timeout(std::time::Duration::from_millis(10));
+    }
+}
+
 /// A request that is being answered while its server is deleted.
 fn request_during_stop(mode: &str) -> String {
     let client = caller("caller", ", sidecar.istio.io/inject: 'false'", "--tries, '1'");
@@ -176,6 +192,7 @@ fn request_during_stop(mode: &str) -> String {
     let mut run = Running::start(&shop("", "5", &client), &["--inject", "auto", "--mode", mode]);
     run.wait_for("shop/caller first ! note: http://web/health answered 200");
     run.wait_for("shop/caller  1/1 Running");
+    wait_for_connection(&run, &format!("?{SECRET}"));
     // The request is on its way; five seconds of thinking leave time to delete the server.
     let deleted = run.ask(&["delete", "-n", "shop", "--no-wait", "web"]);
     run.wait_until(&format!("an outcome ({deleted})"), |said| {
