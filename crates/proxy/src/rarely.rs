@@ -4,7 +4,6 @@
 //! wakes all of it. Looking after a timer or a channel that has nothing to say costs more than it seems: it is seldom in
 //! the processor's cache.
 
-use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -33,24 +32,40 @@ impl Wake for Bell {
 
 /// As the future, but cheap to ask while nothing happens to it. It is pinned already: what is pinned here would be kept
 /// twice.
-pub(crate) async fn rarely<F: Future + Unpin>(mut future: F) -> F::Output {
+pub(crate) fn rarely<F: Future + Unpin>(future: F) -> Rarely<F> {
     let bell = Arc::new(Bell {
         rung: AtomicBool::new(true),
         ear: Mutex::new(None),
     });
-    let waker = Waker::from(Arc::clone(&bell));
-    let mut known: Option<Waker> = None;
-    poll_fn(move |cx| {
-        if !known.as_ref().is_some_and(|ear| ear.will_wake(cx.waker())) {
-            known = Some(cx.waker().clone());
-            *bell.ear.lock().unwrap_or_else(PoisonError::into_inner) = Some(cx.waker().clone());
+    Rarely {
+        future,
+        bell,
+        known: None,
+    }
+}
+
+/// What [`rarely`] gives. Written out, because every connection has one: an `async fn` would keep its parts twice.
+pub(crate) struct Rarely<F> {
+    future: F,
+    bell: Arc<Bell>,
+    /// Whom the bell wakes, to be looked at without its lock.
+    known: Option<Waker>,
+}
+
+impl<F: Future + Unpin> Future for Rarely<F> {
+    type Output = F::Output;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        if !self.known.as_ref().is_some_and(|ear| ear.will_wake(cx.waker())) {
+            self.known = Some(cx.waker().clone());
+            *self.bell.ear.lock().unwrap_or_else(PoisonError::into_inner) = Some(cx.waker().clone());
         }
-        if !bell.rung.swap(false, Ordering::AcqRel) {
+        if !self.bell.rung.swap(false, Ordering::AcqRel) {
             return Poll::Pending;
         }
-        Pin::new(&mut future).poll(&mut Context::from_waker(&waker))
-    })
-    .await
+        let waker = Waker::from(Arc::clone(&self.bell));
+        Pin::new(&mut self.future).poll(&mut Context::from_waker(&waker))
+    }
 }
 
 #[cfg(test)]
