@@ -54,6 +54,12 @@ pub enum LoadError {
         /// What it is.
         kind: String,
     },
+    /// Not one byte: more likely somebody is writing it than that the mesh is gone.
+    #[error("{name} has no content; delete it or leave a comment in it if it describes nothing")]
+    Hollow {
+        /// Which file.
+        name: String,
+    },
     /// Nothing in it.
     #[error("{name} is empty")]
     Empty {
@@ -67,7 +73,12 @@ pub fn mesh(paths: &[PathBuf]) -> Result<Vec<Document>, LoadError> {
     let mut found = Vec::new();
     for path in paths {
         for file in expand(path)? {
-            found.extend(values(&read(&file)?, &file.display().to_string())?);
+            let (text, name) = (read(&file)?, file.display().to_string());
+            // Most editors and `>` empty a file before they fill it: that nobody is there any more must be written.
+            if text.is_empty() {
+                return Err(LoadError::Hollow { name });
+            }
+            found.extend(values(&text, &name)?);
         }
     }
     understood(found)

@@ -180,6 +180,15 @@ async fn changed_files_reach_a_proxy_and_mistakes_do_not() {
         said.starts_with("keeping what was served before") && said.contains("cart.yaml"),
         "{said}"
     );
+    // So is a file that somebody has emptied to write it anew.
+    put(&directory, "mesh/web.yaml", "");
+    put(&directory, "mesh/cart.yaml", "# nothing yet\n");
+    let said = scene.notice().await;
+    assert!(
+        said.starts_with("keeping what was served before") && said.contains("web.yaml has no content"),
+        "{said}"
+    );
+    put(&directory, "mesh/web.yaml", WEB);
     // Corrected, with a policy beside it: both arrive, what did not change does not.
     let cart = WEB.replace("web", "cart").replace("10.0.0.1", "10.0.0.2");
     put(&directory, "mesh/cart.yaml", &cart);
