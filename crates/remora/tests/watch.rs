@@ -16,7 +16,10 @@ spec:
     image: remora
     args: [demo, call, 'http://127.0.0.1:15021/healthz/ready', --tries, '60']
   containers:
-  - {name: app, image: remora, args: [demo, hello]}
+  - name: app
+    image: remora
+    args: [demo, hello]
+    readinessProbe: {tcpSocket: {port: 9080}, periodSeconds: 1}
 ";
 
 fn command_line(scene: &Path, more: &str) -> String {

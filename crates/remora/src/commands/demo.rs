@@ -12,7 +12,7 @@ use anyhow::Context as _;
 use std::ffi::OsString;
 use std::process::ExitCode;
 use std::time::Duration;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// What to play.
 #[derive(Debug, clap::Args)]
@@ -73,13 +73,18 @@ pub(crate) struct Call {
     hold: u64,
 }
 
-/// Runs an actor before the whole program's command line is looked at: it has to know its signals soon.
+/// Runs an actor before the whole program's command line is looked at: it has to know its signals soon. For the other
+/// roles signals wait until they listen for them.
 pub(crate) fn early(arguments: &[OsString]) -> Option<ExitCode> {
     let [_, demo, role, rest @ ..] = arguments else {
         return None;
     };
-    if demo != "demo" || role != "actor" {
+    if demo != "demo" {
         return None;
+    }
+    if role != "actor" {
+        let kept = remora_net::process::keep_stops().context("keep signals that come early");
+        return kept.err().map(|error| crate::finish(Err(error)));
     }
     // What is wrong with the words is said by whoever knows all commands.
     let args = actor::Args::read(rest)?;
@@ -107,6 +112,15 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
 }
 
+/// Before anything else: the first process of a container is not ended by signals it does not know. What came before is
+/// heard now.
+fn stops() -> anyhow::Result<[Signal; 2]> {
+    let terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
+    let interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
+    remora_net::process::take_stops().context("take signals that came early")?;
+    Ok([terminate, interrupt])
+}
+
 /// Works on a thread of its own, so that a stop signal ends it: the first process of a container gets no other end.
 fn run_until_stopped(
     work: impl FnOnce() -> ExitCode + Send + 'static,
@@ -117,8 +131,7 @@ fn run_until_stopped(
         .build()
         .context("start the runtime")?;
     runtime.block_on(async {
-        let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
-        let mut interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
+        let [mut terminate, mut interrupt] = stops()?;
         let (done, outcome) = tokio::sync::oneshot::channel();
         std::thread::Builder::new()
             .name("call".into())
@@ -138,9 +151,7 @@ fn run_service(serve: &Serve, handler: http::Handler) -> anyhow::Result<ExitCode
         .build()
         .context("start the runtime")?;
     runtime.block_on(async {
-        // Before anything else: the first process of a container is not ended by signals it does not know.
-        let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
-        let mut interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
+        let [mut terminate, mut interrupt] = stops()?;
         let think = Duration::from_secs_f64(serve.think.max(0.0));
         let started = async {
             tokio::time::sleep(Duration::from_secs_f64(serve.slow.max(0.0))).await;

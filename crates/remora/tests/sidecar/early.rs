@@ -37,6 +37,14 @@ fn minds(pid: u32) -> bool {
     status.starts_with("Name:\tremora\n") && (mask("SigBlk:") | mask("SigCgt:")) & TERM != 0
 }
 
+fn until_minded(unshare: &Process, pid: u32) {
+    let started = Instant::now();
+    while !minds(pid) {
+        assert!(started.elapsed() < PATIENCE, "{}", unshare.said());
+        std::hint::spin_loop();
+    }
+}
+
 /// `remora proxy sidecar` with these flags as process 1.
 fn unshared(scene: &Scene, flags: &[&str]) -> Process {
     let mut start = scene.start(Pod::Web, Scene::env(Pod::Web));
@@ -73,16 +81,35 @@ fn a_sigterm_at_any_moment_from_the_first_one_ends_process_1() {
     for step in 0..20 {
         let mut unshare = unshared(&scene, &[]);
         let sidecar = first(&unshare);
-        let started = Instant::now();
-        while !minds(sidecar) {
-            assert!(started.elapsed() < PATIENCE, "{}", unshare.said());
-            std::hint::spin_loop();
-        }
+        until_minded(&unshare, sidecar);
         let moment = Instant::now() + Duration::from_micros(step * 1500);
         while Instant::now() < moment {
             std::hint::spin_loop();
         }
         terminate(sidecar);
+        assert_eq!(unshare.end(), 0, "step {step}: {}", unshare.said());
+    }
+}
+
+/// The demo application as a pod's first process: whoever ends it at once does not wait for its grace period.
+#[test]
+fn a_demo_application_that_is_stopped_at_once_ends_at_once() {
+    let scene = Scene::new();
+    for step in 0..20 {
+        let mut start = scene.start(Pod::Web, Scene::env(Pod::Web));
+        start.uid = 0;
+        start.env.insert("PATH".to_owned(), "/usr/bin:/bin".to_owned());
+        let mut command = Command::new("unshare");
+        command.args(["--pid", "--fork", "--mount-proc", "--kill-child"]);
+        command.arg(binary()).args(["demo", "hello", "--slow", "600"]);
+        let mut unshare = start.run(command);
+        let demo = first(&unshare);
+        until_minded(&unshare, demo);
+        let moment = Instant::now() + Duration::from_micros(step * 300);
+        while Instant::now() < moment {
+            std::hint::spin_loop();
+        }
+        terminate(demo);
         assert_eq!(unshare.end(), 0, "step {step}: {}", unshare.said());
     }
 }
