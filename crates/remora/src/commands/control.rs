@@ -6,6 +6,7 @@ mod kubernetes;
 use anyhow::Context as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 
 /// What the help says at length.
@@ -31,6 +32,10 @@ pub(crate) struct Args {
     cluster: kubernetes::ClusterArgs,
 }
 
+/// How long a control plane that is asked to stop goes on answering: nodes learn a little later than it does that it is
+/// no endpoint any more, and until then API servers come here to have pods injected.
+const LEAVE: Duration = Duration::from_secs(3);
+
 /// Runs until it is asked to stop.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -44,10 +49,18 @@ async fn serve(args: &Args) -> anyhow::Result<ExitCode> {
     // Before anything else, so that a signal during the start is not lost.
     let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
+    let in_cluster = args.config.is_none();
     let stop = async move {
         tokio::select! {
             _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
+            _ = interrupt.recv() => return,
+        }
+        if in_cluster {
+            tokio::select! {
+                () = tokio::time::sleep(LEAVE) => {}
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+            }
         }
     };
     match &args.config {
