@@ -17,9 +17,11 @@ use crate::connections::{Carriage, Ends, Watch};
 use crate::context::Context;
 use crate::crowd::Place;
 use crate::listen::Visitor;
-use crate::sniff::{Prefixed, Sniffer, Speech};
-use crate::socket::{self, Speaker};
+use crate::pool::TLS_BUFFER;
+use crate::sniff::{Sniffer, Speech};
+use crate::socket::{self, Batched, Speaker};
 use crate::{copy, guard};
+use bytes::Bytes;
 use remora_mtls::{SpiffeId, Wire};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -68,8 +70,9 @@ struct Arrival<'a> {
 
 /// The caller's side, once it is clear what it speaks.
 enum Near {
-    Plain(Prefixed),
-    Tls(Box<TlsStream<Prefixed>>, SpiffeId),
+    /// What was read already, and the rest.
+    Plain(Bytes, TcpStream),
+    Tls(Box<TlsStream<Batched>>, SpiffeId),
 }
 
 /// Serves one captured connection.
@@ -103,18 +106,20 @@ impl Arrival<'_> {
         let mut sniffer = Sniffer::new(stream);
         let decided = Box::pin(self.decide(&mut sniffer)).await;
         let (treatment, upstream) = decided.inspect_err(|_| crate::outbound::reset(sniffer.get_ref()))?;
+        let (first, stream) = sniffer.into_parts();
         let near = match treatment {
             Treatment::EndTls => {
                 // If that fails the stream is gone with the handshake, which says why to the peer.
-                let (tls, id) = Box::pin(self.end_tls(sniffer.into_stream())).await?;
+                let stream = Batched::starting_with(first, stream);
+                let (tls, id) = Box::pin(self.end_tls(stream)).await?;
                 Near::Tls(Box::new(tls), id)
             }
-            Treatment::PassOn | Treatment::Refuse => Near::Plain(sniffer.into_stream()),
+            Treatment::PassOn | Treatment::Refuse => Near::Plain(first, stream),
         };
         // It has said what it had to say; what it may is up to policy.
         drop(place);
         let (id, carriage) = match &near {
-            Near::Plain(_) => (None, Carriage::Plain),
+            Near::Plain(..) => (None, Carriage::Plain),
             Near::Tls(_, id) => (Some(id.clone()), Carriage::IstioMtls),
         };
         let ends = [self.source, self.destination];
@@ -174,9 +179,9 @@ impl Arrival<'_> {
         Ok((speech, Some(upstream)))
     }
 
-    async fn end_tls(&self, stream: Prefixed) -> Result<(TlsStream<Prefixed>, SpiffeId), Failure> {
+    async fn end_tls(&self, stream: Batched) -> Result<(TlsStream<Batched>, SpiffeId), Failure> {
         let acceptor = TlsAcceptor::from(self.ctx.identity.server(Wire::Istio));
-        let tls = tokio::time::timeout(self.ctx.limits.handshake, acceptor.accept(stream))
+        let mut tls = tokio::time::timeout(self.ctx.limits.handshake, acceptor.accept(stream))
             .await
             .map_err(|_| Failure::new(Reason::Tls, "the handshake took too long"))?
             .map_err(|error| Failure::new(Reason::Tls, format_args!("TLS handshake: {error}")))?;
@@ -186,6 +191,7 @@ impl Arrival<'_> {
             .identity
             .peer(certificates)
             .map_err(|error| Failure::new(Reason::Tls, error))?;
+        tls.get_mut().1.set_buffer_limit(Some(TLS_BUFFER));
         Ok((tls, id))
     }
 
@@ -236,7 +242,7 @@ impl Arrival<'_> {
         };
         ended.map_err(|(near, why)| {
             match &near {
-                Near::Plain(stream) => crate::outbound::reset(stream.get_ref()),
+                Near::Plain(_, stream) => crate::outbound::reset(stream),
                 Near::Tls(stream, _) => crate::outbound::reset(stream.get_ref().0.get_ref()),
             }
             if let Some(far) = &far {
@@ -255,8 +261,8 @@ impl Arrival<'_> {
     ) -> Result<(), (Near, Failure)> {
         let cut = guard::cut(self.ctx, self.watch.traffic(), || self.refused(id));
         let ended = match &mut near {
-            Near::Plain(stream) => {
-                let (prefix, stream) = stream.parts();
+            Near::Plain(first, stream) => {
+                let prefix = std::mem::take(first);
                 tokio::select! {
                     biased;
                     why = cut => Err(why),

@@ -10,9 +10,10 @@ use crate::balance::{Load, Open};
 use crate::connections::{Carriage, Ends, Watch};
 use crate::context::Context;
 use crate::copy::{self, Counters};
-use crate::pool::{PoolError, Stream};
+use crate::guard;
+use crate::pool::{PoolError, Stream, TLS_BUFFER};
 use crate::route::{self, Ask, Hop, Route, Transport};
-use crate::{guard, socket};
+use crate::socket::{self, Batched};
 use bytes::Bytes;
 use h2::Reason;
 use remora_mtls::Wire;
@@ -26,7 +27,7 @@ use tokio_rustls::client::TlsStream;
 enum Upstream {
     Plain(TcpStream),
     Hbone(Box<Stream>),
-    IstioMtls(Box<TlsStream<TcpStream>>),
+    IstioMtls(Box<TlsStream<Batched>>),
 }
 
 /// Serves one captured connection.
@@ -151,14 +152,15 @@ async fn connect(hop: &Hop, ctx: &Context) -> Result<Upstream, PoolError> {
             let stream = plain().await?;
             let config = ctx.identity.client(std::slice::from_ref(peer), Wire::Istio)?;
             let name = rustls::pki_types::ServerName::IpAddress(address.ip().into());
-            let shaking = TlsConnector::from(config).connect(name, stream);
-            let tls = tokio::time::timeout(ctx.limits.handshake, shaking)
+            let shaking = TlsConnector::from(config).connect(name, Batched::new(stream));
+            let mut tls = tokio::time::timeout(ctx.limits.handshake, shaking)
                 .await
                 .map_err(|_| PoolError::Slow(peer.clone(), address))?
                 .map_err(|error| PoolError::Handshake(peer.clone(), address, error))?;
             ctx.identity
                 .peer(tls.get_ref().1.peer_certificates())
                 .map_err(|error| PoolError::Handshake(peer.clone(), address, std::io::Error::other(error)))?;
+            tls.get_mut().1.set_buffer_limit(Some(TLS_BUFFER));
             Ok(Upstream::IstioMtls(Box::new(tls)))
         }
     }
@@ -187,7 +189,7 @@ async fn carry(
                 why = cut => Err(why),
                 copied = copy::streams(near, &mut *far, traffic) => copied.map_err(Failure::reset),
             };
-            ended.inspect_err(|_| reset(far.get_ref().0))
+            ended.inspect_err(|_| reset(far.get_ref().0.get_ref()))
         }
         Upstream::Hbone(mut stream) => {
             let counters = Counters {

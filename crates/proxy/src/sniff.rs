@@ -1,13 +1,11 @@
 //! Finds out what a connection speaks from its first bytes, without losing them.
 //!
-//! Bounded in bytes here and in time by the caller. Whatever was read is given back by `Prefixed`.
+//! Bounded in bytes here and in time by the caller. Whatever was read is given back.
 
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::{Bytes, BytesMut};
 use rustls::server::Acceptor;
 use std::io;
-use std::pin::Pin;
-use std::task::{Context, Poll};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
+use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 
 /// One TLS record: a first message that is longer is none of a proxy.
@@ -95,75 +93,13 @@ impl Sniffer {
         }
     }
 
-    pub(crate) fn into_stream(self) -> Prefixed {
-        Prefixed {
-            prefix: self.buffer.freeze(),
-            stream: self.stream,
-        }
+    /// What was read already, and the rest.
+    pub(crate) fn into_parts(self) -> (Bytes, TcpStream) {
+        (self.buffer.freeze(), self.stream)
     }
 
     pub(crate) fn get_ref(&self) -> &TcpStream {
         &self.stream
-    }
-}
-
-/// A connection that starts again at its first byte.
-#[derive(Debug)]
-pub(crate) struct Prefixed {
-    prefix: Bytes,
-    stream: TcpStream,
-}
-
-impl Prefixed {
-    /// What was read already, which is given away, and the rest.
-    pub(crate) fn parts(&mut self) -> (Bytes, &mut TcpStream) {
-        (std::mem::take(&mut self.prefix), &mut self.stream)
-    }
-
-    pub(crate) fn get_ref(&self) -> &TcpStream {
-        &self.stream
-    }
-}
-
-impl AsyncRead for Prefixed {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        if self.prefix.is_empty() {
-            return Pin::new(&mut self.stream).poll_read(cx, buffer);
-        }
-        let count = self.prefix.len().min(buffer.remaining());
-        buffer.put_slice(&self.prefix[..count]);
-        self.prefix.advance(count);
-        Poll::Ready(Ok(()))
-    }
-}
-
-impl AsyncWrite for Prefixed {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, bytes)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(cx, bytes)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 }
 

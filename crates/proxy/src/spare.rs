@@ -1,7 +1,7 @@
 //! What bytes are kept in while they are on their way: buffers and pipes, a few of which wait in each thread for the
 //! next use.
 
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
 use remora_net::pipe::Pipe;
 use std::cell::RefCell;
 use std::io;
@@ -90,6 +90,58 @@ impl Drop for Buffer {
                 spare.push(bytes);
             }
         });
+    }
+}
+
+/// Bytes that were read and not yet passed on.
+#[derive(Debug)]
+pub(crate) enum Held {
+    Nothing,
+    /// The first bytes of a stream, which somebody else read.
+    Before(Bytes),
+    /// The bytes of a buffer between two places.
+    Read(Buffer, u32, u32),
+}
+
+// Places in a buffer are kept small.
+const _: () = assert!(SIZE < u32::MAX as usize);
+
+impl Held {
+    pub(crate) fn before(bytes: Bytes) -> Self {
+        if bytes.is_empty() {
+            Self::Nothing
+        } else {
+            Self::Before(bytes)
+        }
+    }
+
+    /// The first bytes of a buffer.
+    pub(crate) fn read(buffer: Buffer, count: usize) -> Self {
+        match u32::try_from(count) {
+            Ok(end) if end > 0 => Self::Read(buffer, 0, end),
+            _ => Self::Nothing,
+        }
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Nothing => &[],
+            Self::Before(bytes) => bytes,
+            Self::Read(buffer, start, end) => &buffer[*start as usize..*end as usize],
+        }
+    }
+
+    /// So many were passed on. What is empty holds no buffer.
+    pub(crate) fn advance(&mut self, count: usize) {
+        match self {
+            Self::Nothing => {}
+            Self::Before(bytes) => bytes.advance(count),
+            // No more than the buffer holds.
+            Self::Read(_, start, _) => *start += u32::try_from(count).unwrap_or(u32::MAX),
+        }
+        if self.bytes().is_empty() {
+            *self = Self::Nothing;
+        }
     }
 }
 

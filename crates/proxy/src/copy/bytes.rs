@@ -1,8 +1,8 @@
 //! One direction between two streams, through a buffer of this process.
 
 use super::{CopyError, Names, ROUNDS};
-use crate::spare::{Buffer, SIZE};
-use ::bytes::{Buf, Bytes};
+use crate::spare::{Buffer, Held, SIZE};
+use ::bytes::Bytes;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
@@ -20,38 +20,6 @@ pub(super) enum End {
     Over,
     /// Many bytes flow; everything that was read has been written.
     Flow,
-}
-
-/// Bytes that were read and not yet written.
-#[derive(Debug)]
-enum Held {
-    Nothing,
-    /// The first bytes of a stream, which somebody else read.
-    Before(Bytes),
-    /// The bytes of a buffer between two places.
-    Read(Buffer, u32, u32),
-}
-
-impl Held {
-    fn bytes(&self) -> &[u8] {
-        match self {
-            Self::Nothing => &[],
-            Self::Before(bytes) => bytes,
-            Self::Read(buffer, start, end) => &buffer[*start as usize..*end as usize],
-        }
-    }
-
-    fn written(&mut self, count: usize) {
-        match self {
-            Self::Nothing => {}
-            Self::Before(bytes) => bytes.advance(count),
-            // No more than the buffer holds.
-            Self::Read(_, start, _) => *start += u32::try_from(count).unwrap_or(u32::MAX),
-        }
-        if self.bytes().is_empty() {
-            *self = Self::Nothing;
-        }
-    }
 }
 
 /// One direction, and what it holds.
@@ -72,11 +40,7 @@ impl Copying {
     /// As if these had just been read.
     pub(super) fn starting_with(bytes: Bytes) -> Self {
         Self {
-            held: if bytes.is_empty() {
-                Held::Nothing
-            } else {
-                Held::Before(bytes)
-            },
+            held: Held::before(bytes),
             unsent: false,
             flowed: 0,
         }
@@ -100,7 +64,7 @@ impl Copying {
                 }
                 count.fetch_add(now as u64, Ordering::Relaxed);
                 self.unsent = true;
-                self.held.written(now);
+                self.held.advance(now);
             }
             if self.flowed >= FLOW {
                 self.flowed = 0;
@@ -115,7 +79,7 @@ impl Copying {
                     return Poll::Ready(Ok(End::Over));
                 }
                 self.flowed = if filled >= LARGE { self.flowed + filled } else { 0 };
-                self.held = Held::Read(buffer, 0, u32::try_from(filled).unwrap_or(u32::MAX));
+                self.held = Held::read(buffer, filled);
             } else {
                 drop(buffer);
                 // TLS keeps what it encrypted until it is told to send, and nothing follows for now.
@@ -132,5 +96,4 @@ impl Copying {
     }
 }
 
-// Places in a buffer are kept small.
-const _: () = assert!(LARGE <= SIZE && SIZE < u32::MAX as usize);
+const _: () = assert!(LARGE <= SIZE);

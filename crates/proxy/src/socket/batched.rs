@@ -1,9 +1,10 @@
 //! A socket that is read in large portions, for readers that take small ones.
 //!
 //! TLS takes 4 KB at a time, which for large records would be a system call each. A buffer is held only while
-//! something is in it.
+//! something is in it. The first bytes may have been read by somebody else, who gives them back.
 
-use crate::spare::Buffer;
+use crate::spare::{Buffer, Held};
+use bytes::Bytes;
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -14,7 +15,7 @@ use tokio::net::TcpStream;
 #[derive(Debug)]
 pub(crate) struct Batched {
     stream: TcpStream,
-    held: Option<Held>,
+    held: Held,
     /// The last read filled the reader's own space.
     more: bool,
     /// Bytes read since the reader last had to wait.
@@ -25,33 +26,33 @@ pub(crate) struct Batched {
 /// processor's cache.
 const TURN: usize = 256 << 10;
 
-#[derive(Debug)]
-struct Held {
-    buffer: Buffer,
-    start: usize,
-    end: usize,
-}
-
 impl Batched {
     pub(crate) fn new(stream: TcpStream) -> Self {
+        Self::starting_with(Bytes::new(), stream)
+    }
+
+    /// As if these had not been read yet.
+    pub(crate) fn starting_with(bytes: Bytes, stream: TcpStream) -> Self {
         Self {
             stream,
-            held: None,
+            held: Held::before(bytes),
             more: false,
             given: 0,
         }
     }
 
-    /// Gives what is held.
+    pub(crate) fn get_ref(&self) -> &TcpStream {
+        &self.stream
+    }
+
+    /// Gives what is held; false if that is nothing.
     fn give(&mut self, space: &mut ReadBuf<'_>) -> bool {
-        let Some(held) = &mut self.held else { return false };
-        let count = space.remaining().min(held.end - held.start);
-        space.put_slice(&held.buffer[held.start..held.start + count]);
-        held.start += count;
-        if held.start == held.end {
-            self.held = None;
-        }
-        true
+        let bytes = self.held.bytes();
+        let count = space.remaining().min(bytes.len());
+        space.put_slice(&bytes[..count]);
+        let any = !bytes.is_empty();
+        self.held.advance(count);
+        any
     }
 }
 
@@ -83,14 +84,8 @@ impl AsyncRead for Batched {
         self.given = if read.is_pending() { 0 } else { self.given + end };
         ready!(read);
         self.more = end > space.remaining();
-        if end > 0 {
-            self.held = Some(Held {
-                buffer,
-                start: 0,
-                end,
-            });
-            self.give(space);
-        }
+        self.held = Held::read(buffer, end);
+        self.give(space);
         Poll::Ready(Ok(()))
     }
 }
@@ -147,7 +142,22 @@ mod tests {
         }
         sending.await.unwrap().unwrap();
         assert!(heard == expected, "{} of {} bytes", heard.len(), expected.len());
-        assert!(reader.held.is_none());
+        assert!(reader.held.bytes().is_empty());
         assert_eq!(waiting().0, 1, "one buffer was used, and given back");
+    }
+
+    #[tokio::test]
+    async fn what_was_read_before_comes_first() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut writer = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let stream = listener.accept().await.unwrap().0;
+        writer.write_all(b" there").await.unwrap();
+        drop(writer);
+        let mut reader = Batched::starting_with("hello".into(), stream);
+        let mut first = [0; 2];
+        reader.read_exact(&mut first).await.unwrap();
+        let mut rest = String::new();
+        reader.read_to_string(&mut rest).await.unwrap();
+        assert_eq!((&first, &*rest), (b"he", "llo there"));
     }
 }
