@@ -14,6 +14,7 @@ pub(crate) mod process;
 mod spawner;
 mod spec;
 mod terminal;
+mod young;
 
 pub use capability::Capabilities;
 pub use process::Exit;
@@ -25,6 +26,7 @@ use process::Child;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::Instant;
 use tokio::net::unix::pipe::{Receiver, Sender};
 
 /// Why a container, or a process in one, did not start.
@@ -124,6 +126,7 @@ pub struct Container {
     /// Goes before the child: then another runtime sees its process end, and can clean up.
     foreign: Option<Foreign>,
     child: Child,
+    started: Instant,
     sandbox: Arc<Sandbox>,
     seccomp: Seccomp,
     /// What the process writes, when [`Stdio::Pipe`] was asked for; yours to take.
@@ -144,6 +147,7 @@ pub async fn start(spec: &Spec) -> Result<Container, StartError> {
         id: spec.id.clone(),
         foreign: None,
         child,
+        started: Instant::now(),
         sandbox: Arc::clone(&spec.sandbox),
         seccomp: spec.seccomp.clone(),
         stdout: output.stdout,
@@ -185,6 +189,7 @@ impl Container {
             id: spec.id.clone(),
             foreign: Some(foreign),
             child,
+            started: Instant::now(),
             sandbox: Arc::clone(&spec.sandbox),
             seccomp: spec.seccomp.clone(),
             stdout: output.stdout,
@@ -208,6 +213,7 @@ impl Container {
             id: self.id.clone(),
             foreign,
             child,
+            started: Instant::now(),
             sandbox: Arc::clone(&self.sandbox),
             seccomp: self.seccomp.clone(),
             stdout: output.stdout,

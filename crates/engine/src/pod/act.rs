@@ -16,6 +16,8 @@ use crate::container::{Container, Process, Stdio};
 /// k8s: a hook that is answered by nobody would keep the pod for ever. It does so there; here it ends with the run.
 const FOR_EVER: Duration = Duration::from_hours(24 * 365);
 const KILLED: i32 = 137;
+/// k8s: a kubelet dials a hook once, 10 to 150 ms after the container's start, so that most programs listen by then.
+const DIAL_LAG: Duration = Duration::from_millis(50);
 
 impl Pod {
     pub(super) fn run_hook(&mut self, slot: Slot, hook: Hook) {
@@ -26,6 +28,10 @@ impl Pod {
             let _ = mail.send(Mail::Event(Event::HookDone(slot, hook, ok)));
         };
         let part = Part::Hook(hook);
+        let lag = match hook {
+            Hook::PostStart => DIAL_LAG,
+            Hook::PreStop => Duration::ZERO,
+        };
         match handler {
             Some(Handler::Exec(args)) => {
                 let who = self.next_start(Actor { slot, part });
@@ -42,12 +48,18 @@ impl Pod {
                 let raw = raw_hook(self.raw(slot), hook).cloned().unwrap_or_default();
                 let attempt = self.attempt(&raw, port, "kube-lifecycle/1.38");
                 tokio::spawn(async move {
+                    tokio::time::sleep(lag).await;
                     // k8s: any answer will do, whatever its status.
                     done(attempt.http(FOR_EVER).await.is_ok());
                 });
             }
             // k8s: nobody carries out the other kinds; they fail.
-            Some(Handler::Tcp(_) | Handler::Grpc(_)) => done(false),
+            Some(Handler::Tcp(_) | Handler::Grpc(_)) => {
+                tokio::spawn(async move {
+                    tokio::time::sleep(lag).await;
+                    done(false);
+                });
+            }
             None => done(true),
         }
     }
@@ -149,9 +161,10 @@ impl Pod {
         };
         self.happened(What::Signalled(who)).await;
         let signal = self.stop_signals[slot];
-        // It has ended if it cannot be signalled, which is what is wanted.
-        let _ = container.signal(signal);
         tokio::spawn(async move {
+            container.until_minded(signal).await;
+            // It has ended if it cannot be signalled, which is what is wanted.
+            let _ = container.signal(signal);
             let patience = Duration::from_millis(grace);
             if tokio::time::timeout(patience, container.wait()).await.is_err() {
                 let _ = container.signal(libc::SIGKILL);
