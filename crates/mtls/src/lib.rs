@@ -7,6 +7,7 @@
 //! Knows no sockets, no runtime and no clock of its own: the time comes in as an argument, or with the clock an
 //! identity was given for its handshakes.
 
+mod anybody;
 mod authority;
 mod bootstrap;
 mod certificate;
@@ -22,6 +23,7 @@ mod spiffe;
 mod trust;
 mod verify;
 
+pub use anybody::probe_client;
 pub use authority::{Authority, AuthorityError, Issued, Kept, RootRotation};
 pub use bootstrap::{BootstrapError, bootstrap_client, bootstrap_client_as, bootstrap_server};
 pub use certificate::{CertificateError, Chain};
