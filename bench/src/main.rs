@@ -14,7 +14,7 @@ mod world;
 
 use cases::Effort;
 use contender::{Contender, Way, nginx};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use world::World;
 
 const USAGE: &str = "\
@@ -41,7 +41,7 @@ adds; bench/run knows it). All by default.
 struct Options {
     remora: PathBuf,
     envoy: Option<PathBuf>,
-    also: Vec<Contender>,
+    also: Vec<(String, PathBuf)>,
     only: Vec<String>,
     ways: Vec<Way>,
     loads: Vec<String>,
@@ -99,12 +99,12 @@ fn options() -> Result<Options, String> {
     Ok(options)
 }
 
-fn another(words: &str) -> Result<Contender, String> {
+fn another(words: &str) -> Result<(String, PathBuf), String> {
     let (name, path) = words.split_once('=').ok_or("--also needs NAME=PATH")?;
     if name.is_empty() || name.contains(' ') {
         return Err(format!("--also: {name:?} is no name"));
     }
-    Ok(Contender::Remora(name.to_owned(), path.into()))
+    Ok((name.to_owned(), path.into()))
 }
 
 fn in_path(name: &str) -> Option<PathBuf> {
@@ -114,12 +114,21 @@ fn in_path(name: &str) -> Option<PathBuf> {
         .find(|path| path.is_file())
 }
 
-fn contenders(options: &Options) -> Vec<Contender> {
-    let mut all = vec![
-        Contender::Direct,
-        Contender::Remora("remora".to_owned(), options.remora.clone()),
-    ];
-    all.extend_from_slice(&options.also);
+/// A copy that the proxy's user can start: a build often lies where only its builder can look.
+fn reachable(world: &World, name: &str, path: &Path) -> Result<PathBuf, String> {
+    let copy = world.directory.path().join(format!("{name}.binary"));
+    match std::fs::copy(path, &copy) {
+        Ok(_) => Ok(copy),
+        Err(error) => Err(format!("copy {}: {error}", path.display())),
+    }
+}
+
+fn contenders(options: &Options, world: &World) -> Result<Vec<Contender>, String> {
+    let mut all = vec![Contender::Direct];
+    let own = ("remora".to_owned(), options.remora.clone());
+    for (name, path) in std::iter::once(&own).chain(&options.also) {
+        all.push(Contender::Remora(name.clone(), reachable(world, name, path)?));
+    }
     all.extend(
         options
             .envoy
@@ -131,19 +140,20 @@ fn contenders(options: &Options) -> Vec<Contender> {
         all.push(Contender::Nginx);
     }
     all.retain(|one| options.only.is_empty() || options.only.contains(&one.name().to_lowercase()));
-    all
+    Ok(all)
 }
 
 fn main() {
-    let options = match options() {
-        Ok(options) => options,
-        Err(words) => {
-            eprintln!("{words}");
-            std::process::exit(2);
-        }
-    };
+    if let Err(words) = run() {
+        eprintln!("{words}");
+        std::process::exit(2);
+    }
+}
+
+fn run() -> Result<(), String> {
+    let options = options()?;
     let world = World::new(&options.remora, options.realtime);
-    let who = contenders(&options);
+    let who = contenders(&options, &world)?;
     let asked = |part: &str| options.parts.is_empty() || options.parts.iter().any(|one| one == part);
     let mut results = report::Results::default();
     for repetition in 1..=options.effort.repetitions {
@@ -162,6 +172,7 @@ fn main() {
         options.effort,
         &results,
     );
+    Ok(())
 }
 
 fn measure(
