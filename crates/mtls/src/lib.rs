@@ -23,7 +23,7 @@ mod spiffe;
 mod trust;
 mod verify;
 
-pub use anybody::probe_client;
+pub use anybody::{Anybody, probe_client};
 pub use authority::{Authority, AuthorityError, Issued, Kept, RootRotation};
 pub use bootstrap::{BootstrapError, bootstrap_client, bootstrap_client_as, bootstrap_server};
 pub use certificate::{CertificateError, Chain};

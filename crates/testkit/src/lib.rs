@@ -6,12 +6,14 @@
 //! running.
 
 mod actor;
+mod corpus;
 mod lab;
 mod program;
 mod reach;
 mod traffic;
 
 pub use actor::Actor;
+pub use corpus::replay;
 pub use lab::{Lab, LinkAddresses, answer_for_everyone, forwarding};
 pub use program::has_programs;
 pub use reach::reachable;

@@ -45,14 +45,11 @@ fn an_envoy_that_no_longer_answers_does_not_keep_the_pod() {
     let scene = Scene::new();
     scene.application();
     let _plane = scene.plane(&[8443]);
-    let mut env = Scene::env();
-    for (name, value) in [
+    let env = Scene::env_with(&[
         ("EXIT_ON_ZERO_ACTIVE_CONNECTIONS", "true"),
         ("MINIMUM_DRAIN_DURATION", "100ms"),
         ("TERMINATION_GRACE_PERIOD_SECONDS", "600"),
-    ] {
-        env.insert(name.to_owned(), value.to_owned());
-    }
+    ]);
     let mut sidecar = scene.sidecar(env);
     scene.ready();
     let _open = scene.call(&scene.client(), 8443).unwrap();

@@ -14,15 +14,12 @@ fn envoy_starts_with_what_it_last_accepted_and_takes_what_is_live() {
         }
         let scene = Scene::new();
         scene.application();
-        let mut env = Scene::env();
-        for (name, value) in [
+        let env = Scene::env_with(&[
             ("ISTIO_DELTA_XDS", delta),
             ("REMORA_LAST_GOOD_DIR", "./kept"),
             ("OUTPUT_CERTS", "./certs"),
             ("ISTIO_META_DNS_CAPTURE", "true"),
-        ] {
-            env.insert(name.to_owned(), value.to_owned());
-        }
+        ]);
         let file = scene.path("kept/envoy.snapshot");
         // The agent's own part is kept as well: without a table of names it would not be ready.
         let plane = scene.plane_with(protocol, &[8443, 8445], vec![(NAME_TABLE, Vec::new())]);

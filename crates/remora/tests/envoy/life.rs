@@ -82,11 +82,7 @@ fn an_envoy_that_cannot_start_says_why_and_is_no_success() {
     }
     let scene = Scene::new();
     scene.write("override.json", "{\"admin\": 5}");
-    let mut env = Scene::env();
-    env.insert(
-        "ISTIO_BOOTSTRAP_OVERRIDE".to_owned(),
-        "./override.json".to_owned(),
-    );
+    let env = Scene::env_with(&[("ISTIO_BOOTSTRAP_OVERRIDE", "./override.json")]);
     let mut sidecar = scene.sidecar(env);
     assert_ne!(sidecar.end(), 0);
     sidecar.says("critical");
@@ -123,11 +119,7 @@ fn a_changed_override_starts_envoy_again_and_a_wrong_one_does_not() {
     let scene = Scene::new();
     let _plane = scene.plane(&[8443]);
     scene.write("override.json", "{}");
-    let mut env = Scene::env();
-    env.insert(
-        "ISTIO_BOOTSTRAP_OVERRIDE".to_owned(),
-        "./override.json".to_owned(),
-    );
+    let env = Scene::env_with(&[("ISTIO_BOOTSTRAP_OVERRIDE", "./override.json")]);
     let mut sidecar = scene.sidecar(env);
     scene.ready();
     let first = only_child(sidecar.pid(), None);

@@ -104,6 +104,16 @@ impl Scene {
         .into()
     }
 
+    /// The same, and these.
+    pub(crate) fn env_with(more: &[(&str, &str)]) -> BTreeMap<String, String> {
+        let mut env = Self::env();
+        env.extend(
+            more.iter()
+                .map(|(name, value)| ((*name).to_owned(), (*value).to_owned())),
+        );
+        env
+    }
+
     fn start(&self, env: BTreeMap<String, String>) -> Start<'_> {
         Start {
             namespace: &self.lab.pod,

@@ -16,8 +16,7 @@ fn certificates_are_exchanged_under_an_open_connection() {
     let scene = Scene::new();
     scene.application();
     let plane = scene.plane(&[8443]);
-    let mut env = Scene::env();
-    env.insert("SECRET_TTL".to_owned(), SHORT_LIFE.to_owned());
+    let env = Scene::env_with(&[("SECRET_TTL", SHORT_LIFE)]);
     let mut sidecar = scene.sidecar(env);
     scene.ready();
     let client = scene.client();
@@ -55,8 +54,7 @@ fn a_control_plane_that_restarts_changes_only_what_changed() {
         let scene = Scene::new();
         scene.application();
         let plane = scene.plane_that_speaks(protocol, &[8443]);
-        let mut env = Scene::env();
-        env.insert("ISTIO_DELTA_XDS".to_owned(), delta.to_owned());
+        let env = Scene::env_with(&[("ISTIO_DELTA_XDS", delta)]);
         let mut sidecar = scene.sidecar(env);
         scene.ready();
         let client = scene.client();
@@ -92,13 +90,10 @@ fn exit_on_zero_waits_for_the_last_connection_and_no_longer() {
     let scene = Scene::new();
     scene.application();
     let _plane = scene.plane(&[8443]);
-    let mut env = Scene::env();
-    for (name, value) in [
+    let env = Scene::env_with(&[
         ("EXIT_ON_ZERO_ACTIVE_CONNECTIONS", "true"),
         ("MINIMUM_DRAIN_DURATION", "100ms"),
-    ] {
-        env.insert(name.to_owned(), value.to_owned());
-    }
+    ]);
     let mut sidecar = scene.sidecar(env);
     scene.ready();
     let mut open = scene.call(&scene.client(), 8443).unwrap();
