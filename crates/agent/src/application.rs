@@ -3,32 +3,14 @@
 
 use crate::log::Log;
 use crate::stop::{Asked, StopSwitch};
-use std::io::{BufRead as _, BufReader};
+use remora_net::listeners::Listeners;
 use std::time::Duration;
 
 /// Whether anybody but the sidecar, known by its ports, listens in this network namespace.
 pub(crate) fn listens(ours: &[u16]) -> bool {
-    ["/proc/net/tcp", "/proc/net/tcp6"].iter().any(|path| {
-        let Ok(table) = std::fs::File::open(path) else {
-            return false;
-        };
-        let lines = BufReader::new(table).lines().map_while(Result::ok).skip(1);
-        // The kernel lists those that listen first: a pod with many connections is not read to the end.
-        lines
-            .map_while(|line| listening_port(&line))
-            .any(|port| !ours.contains(&port))
-    })
-}
-
-/// The port of a line of the kernel's table, if its socket listens.
-fn listening_port(line: &str) -> Option<u16> {
-    const LISTEN: &str = "0A";
-    let mut fields = line.split_whitespace().skip(1);
-    let (local, _, state) = (fields.next()?, fields.next()?, fields.next()?);
-    if state != LISTEN {
-        return None;
-    }
-    u16::from_str_radix(local.rsplit_once(':')?.1, 16).ok()
+    let seen = Listeners::open().and_then(|mut listeners| listeners.ports());
+    // Who cannot be seen is not waited for.
+    seen.is_ok_and(|ports| ports.iter().any(|port| !ours.contains(port)))
 }
 
 /// How often processes are looked at.
@@ -69,22 +51,13 @@ fn is_running(name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{is_running, listening_port, listens};
+    use super::{is_running, listens};
 
     #[test]
     fn processes_are_known_by_their_names() {
         let own = std::fs::read_to_string("/proc/self/comm").unwrap();
         assert!(is_running(own.trim()));
         assert!(!is_running("no such process"));
-    }
-
-    #[test]
-    fn lines_of_the_kernel_are_understood() {
-        let listening =
-            "   0: 00000000:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000  1000  0 1 1";
-        assert_eq!(listening_port(listening), Some(8080));
-        assert_eq!(listening_port(&listening.replace(" 0A ", " 01 ")), None);
-        assert_eq!(listening_port("  sl  local_address"), None);
     }
 
     #[test]

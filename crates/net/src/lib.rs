@@ -7,6 +7,7 @@
 pub mod address;
 pub mod fuzz;
 pub mod link;
+pub mod listeners;
 pub mod memory;
 pub mod namespace;
 pub mod netlink;

@@ -3,11 +3,12 @@
 //! A thread in the pod's namespace looks ten times a second, and more often while a change is to come. It reads what the kernel says (rules, listening sockets)
 //! and opens no connection, so that nothing in the pod notices.
 
-use std::fs;
+use std::io;
 use std::sync::mpsc::{self as mpsc_std, RecvTimeoutError};
 use std::time::Duration;
 
 use remora_net::Namespace;
+use remora_net::listeners::Listeners;
 use remora_net::nft::Connection;
 use remora_startup::network::NetState;
 use remora_startup::sim::{ActorRef, What};
@@ -37,12 +38,12 @@ impl Watch {
         let thread = std::thread::Builder::new().name("watch".into());
         // Without the thread the pod runs all the same; only its network states are not shown.
         let _ = thread.spawn(move || {
-            if network.enter().is_err() {
+            let Ok(mut sight) = network.enter().and_then(|()| Sight::open()) else {
                 return;
-            }
+            };
             let mut last = NetState::Direct;
             loop {
-                let now = look();
+                let now = sight.look();
                 if now != last && !report(&mail, &last, &now, proxy) {
                     return;
                 }
@@ -78,39 +79,37 @@ fn report(
         && mail.send(Mail::Network(now.clone())).is_ok()
 }
 
-fn look() -> NetState {
-    let captured = Connection::open()
-        .ok()
-        .and_then(|mut connection| connection.all_chains().ok())
-        .is_some_and(|chains| chains.iter().any(is_capture));
-    if !captured {
-        return NetState::Direct;
+/// What is asked again and again, opened once.
+struct Sight {
+    chains: Connection,
+    listeners: Listeners,
+}
+
+impl Sight {
+    fn open() -> io::Result<Self> {
+        Ok(Self {
+            chains: Connection::open()?,
+            listeners: Listeners::open()?,
+        })
     }
-    let listens = ["/proc/thread-self/net/tcp", "/proc/thread-self/net/tcp6"]
-        .iter()
-        .filter_map(|path| fs::read_to_string(path).ok())
-        .any(|text| is_listening(&text, CAPTURE_PORT));
-    if listens {
-        NetState::Proxied
-    } else {
-        NetState::Broken
+
+    fn look(&mut self) -> NetState {
+        let chains = self.chains.all_chains();
+        if !chains.is_ok_and(|chains| chains.iter().any(is_capture)) {
+            return NetState::Direct;
+        }
+        let ports = self.listeners.ports();
+        if ports.is_ok_and(|ports| ports.contains(&CAPTURE_PORT)) {
+            NetState::Proxied
+        } else {
+            NetState::Broken
+        }
     }
 }
 
 /// Rules of ours, or of Istio's own program.
 fn is_capture((table, chain): &(String, String)) -> bool {
     table == "remora" || chain.starts_with("ISTIO_")
-}
-
-/// Whether the kernel's list has a listening socket on this port.
-fn is_listening(list: &str, port: u16) -> bool {
-    const LISTENING: &str = "0A";
-    let wanted = format!(":{port:04X}");
-    list.lines().any(|line| {
-        let mut words = line.split_whitespace().skip(1);
-        let own = words.next().unwrap_or_default();
-        own.ends_with(&wanted) && words.nth(1) == Some(LISTENING)
-    })
 }
 
 impl Pod {
@@ -122,17 +121,5 @@ impl Pod {
             actor: Actor::main(slot),
             instance: 1,
         })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::is_listening;
-
-    #[test]
-    fn listening_sockets_are_found() {
-        let list = "  sl  local_address rem_address   st\n   0: 0100007F:3A99 00000000:0000 0A 00000000\n   1: 0100007F:3A9E 0100007F:1234 01 0\n";
-        assert!(is_listening(list, 15001));
-        assert!(!is_listening(list, 15006));
     }
 }

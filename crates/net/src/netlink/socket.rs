@@ -19,6 +19,8 @@ pub enum Protocol {
     Route,
     /// nftables.
     Netfilter,
+    /// Sockets of others.
+    SocketDiagnosis,
 }
 
 /// The kernel refused a request.
@@ -80,6 +82,7 @@ impl Socket {
         let number = match protocol {
             Protocol::Route => libc::NETLINK_ROUTE,
             Protocol::Netfilter => libc::NETLINK_NETFILTER,
+            Protocol::SocketDiagnosis => libc::NETLINK_SOCK_DIAG,
         };
         let fd = sys::socket(libc::AF_NETLINK, libc::SOCK_RAW, number)?;
         // Better error reports and filtered dumps; kernels without them work too.
