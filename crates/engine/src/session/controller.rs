@@ -131,7 +131,8 @@ impl Controller {
         loop {
             tokio::select! {
                 Some(notice) = raw.recv() => {
-                    if !self.notice(notice).await {
+                    let notices = waiting(notice, &mut raw);
+                    if !self.take(notices).await {
                         return;
                     }
                 }
@@ -210,26 +211,43 @@ impl Controller {
         self.tasks.spawn(pod.run(receiver));
     }
 
+    /// Draws the conclusions of what happened, then hands it on: who hears that a pod is ready finds its Service there.
     /// False when nobody watches any more.
-    async fn notice(&mut self, notice: Notice) -> bool {
-        match &notice {
+    async fn take(&mut self, notices: Vec<Notice>) -> bool {
+        let mut changed = false;
+        for notice in &notices {
+            changed |= self.note(notice).await;
+        }
+        if changed {
+            self.reconcile().await;
+            self.start_due();
+        }
+        for notice in notices {
+            if self.notices.send(notice).await.is_err() {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Whether Services, names and the mesh may have to follow.
+    async fn note(&mut self, notice: &Notice) -> bool {
+        match notice {
             Notice::Status(id, status) => {
-                let id = *id;
-                let status = status.clone();
-                self.pods[id].status = Some(status);
-                self.reconcile().await;
-                self.start_due();
-                self.follow_job(id).await;
+                self.pods[*id].status = Some(status.clone());
+                self.follow_job(*id).await;
+                true
             }
             Notice::Gone(id) => {
-                let id = *id;
-                self.left(id).await;
-                self.reconcile().await;
+                self.left(*id).await;
+                true
             }
-            Notice::Network(id, _, state) => self.pods[*id].network = state.clone(),
-            _ => {}
+            Notice::Network(id, _, state) => {
+                self.pods[*id].network = state.clone();
+                false
+            }
+            _ => false,
         }
-        self.notices.send(notice).await.is_ok()
     }
 
     async fn command(&mut self, command: Command) {
@@ -374,6 +392,17 @@ impl Controller {
     }
 }
 
+/// A notice and those that came since. The state of many pods changes at once when a run begins; what follows from it
+/// (rules of the node, names, what every proxy is told) costs the more the more pods there are, and is the same for all.
+fn waiting(first: Notice, raw: &mut mpsc::Receiver<Notice>) -> Vec<Notice> {
+    let mut notices = vec![first];
+    // No longer than the backlog was: those who tell must not be able to keep this from acting.
+    for _ in 0..raw.len() {
+        notices.extend(raw.try_recv().ok());
+    }
+    notices
+}
+
 /// Whether a name as typed means this object.
 fn is_named(typed: &str, namespace: &str, name: &str) -> bool {
     match typed.split_once('/') {
@@ -391,4 +420,32 @@ fn leads_to(typed: &str, planned: &Planned) -> bool {
         Owner::Nobody => "",
     };
     is_named(typed, namespace, object::name(&planned.pod)) || is_named(typed, namespace, owner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::waiting;
+    use crate::world::Notice;
+    use tokio::sync::mpsc;
+
+    /// Conclusions were drawn for each notice alone: of fifty pods that start at once, fifty times those of fifty pods.
+    #[tokio::test]
+    async fn what_came_meanwhile_is_taken_at_one_go() {
+        let (sender, mut inbox) = mpsc::channel(8);
+        for id in 0..5 {
+            sender.send(Notice::Gone(id)).await.unwrap();
+        }
+        let first = inbox.recv().await.unwrap();
+        let ids: Vec<_> = waiting(first, &mut inbox)
+            .into_iter()
+            .map(|notice| match notice {
+                Notice::Gone(id) => id,
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        assert_eq!(ids, [0, 1, 2, 3, 4]);
+        sender.send(Notice::Gone(5)).await.unwrap();
+        let first = inbox.recv().await.unwrap();
+        assert_eq!(waiting(first, &mut inbox).len(), 1);
+    }
 }
