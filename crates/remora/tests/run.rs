@@ -157,6 +157,11 @@ fn what_cannot_be_run_is_said() {
         "{}",
         text(&output)
     );
+    let archive = run.images.path().join("text");
+    std::fs::write(&archive, "not an archive").unwrap();
+    let output = run.go(SHOP, &["--image-archive", &archive.display().to_string()]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output).contains("take images from"), "{}", text(&output));
     let output = run.go(SHOP, &["-p", "18080:nobody:80"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(text(&output).contains("called \"nobody\""), "{}", text(&output));

@@ -15,6 +15,6 @@ mod traffic;
 pub use actor::Actor;
 pub use corpus::replay;
 pub use lab::{Lab, LinkAddresses, answer_for_everyone, forwarding};
-pub use program::has_programs;
+pub use program::{given_directory, has_programs};
 pub use reach::reachable;
 pub use traffic::{Pair, Seen, Watch, exchange};

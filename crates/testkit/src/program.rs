@@ -1,6 +1,7 @@
 //! Programs some tests compare with.
 
 use std::io::Write as _;
+use std::path::PathBuf;
 
 /// Said once a process is enough.
 static SAID: std::sync::Once = std::sync::Once::new();
@@ -23,7 +24,32 @@ pub fn has_programs(wanted: &[(&str, &str)]) -> bool {
     let names: Vec<&str> = missing.iter().map(|(name, _)| *name).collect();
     let mut remedies: Vec<&str> = missing.iter().map(|(_, remedy)| *remedy).collect();
     remedies.dedup();
-    let text = format!("needs {} on the path: {}", names.join(", "), remedies.join(", "));
+    refuse(&format!(
+        "needs {} on the path: {}",
+        names.join(", "),
+        remedies.join(", ")
+    ));
+    false
+}
+
+/// The directory that an environment variable names, with other people's files in it; `remedy` says how to fill one.
+///
+/// Without it a test does the same as without a program.
+///
+/// # Panics
+///
+/// If there is none and `REMORA_REQUIRE_PROGRAMS` is set.
+pub fn given_directory(variable: &str, remedy: &str) -> Option<PathBuf> {
+    let given = std::env::var_os(variable)
+        .map(PathBuf::from)
+        .filter(|path| path.is_dir());
+    if given.is_none() {
+        refuse(&format!("needs the directory that {variable} names: {remedy}"));
+    }
+    given
+}
+
+fn refuse(text: &str) {
     assert!(std::env::var_os(REQUIRE).is_none(), "this test {text}");
     SAID.call_once(|| {
         // Not through print macros, whose output the test harness keeps for itself.
@@ -32,7 +58,6 @@ pub fn has_programs(wanted: &[(&str, &str)]) -> bool {
             "NOT RUN: tests with other people's programs; each {text}"
         );
     });
-    false
 }
 
 fn is_installed(name: &str) -> bool {

@@ -2,6 +2,7 @@
 
 mod args;
 mod course;
+mod images;
 mod place;
 mod pods;
 mod power;
@@ -86,6 +87,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         bail!("--until complete: no pod in these manifests comes to an end by itself");
     }
     power::suffices(privileges, &manifest)?;
+    images::take_in(&args.image_archive, &store)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

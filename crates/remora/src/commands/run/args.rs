@@ -162,6 +162,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DIR")]
     pub(crate) image_store: Option<PathBuf>,
 
+    /// Take images from an OCI layout, an archive of one or what `docker save` wrote into the store first; may be repeated
+    #[arg(long, value_name = "FILE|DIR")]
+    pub(crate) image_archive: Vec<PathBuf>,
+
     /// Registry (host and port) that is spoken to without TLS; may be repeated
     #[arg(long, value_name = "HOST:PORT")]
     pub(crate) insecure_registry: Vec<String>,
