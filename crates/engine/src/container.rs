@@ -13,7 +13,7 @@ pub(crate) mod plan;
 pub(crate) mod process;
 mod spawner;
 mod spec;
-mod terminal;
+pub(crate) mod terminal;
 mod young;
 
 pub use capability::Capabilities;
@@ -199,15 +199,36 @@ impl Container {
         }
     }
 
+    /// The first process, by whomever it was started.
+    fn first(&self) -> Result<plan::First<'_>, StartError> {
+        let own = plan::First {
+            pid: self.child.pid(),
+            pidfd: self.child.fd(),
+            group: self.child.group(),
+        };
+        let ended = || StartError::Invalid {
+            id: self.id.clone(),
+            why: "its first process has ended".to_owned(),
+        };
+        match &self.foreign {
+            Some(foreign) => foreign.first().ok_or_else(ended),
+            None => Ok(own),
+        }
+    }
+
     /// Starts a further process in the container; it has the container's namespaces, limits and filters.
     pub async fn exec(&self, process: &Process, stdio: Stdio) -> Result<Container, StartError> {
-        let (child, output, foreign) = if let Some(known) = &self.foreign {
-            let (child, output, foreign) = known.bundle.exec(process, stdio).await?;
-            (child, output, Some(foreign))
-        } else {
-            let plan = plan::further(&self.id, &self.child, &self.sandbox, process, &self.seccomp)?;
-            let (child, output) = process::start(&self.id, plan, stdio).await?;
-            (child, output, None)
+        let (child, output, foreign) = match &self.foreign {
+            // A terminal is our own work: a runtime would make one and hand it over on a socket.
+            Some(known) if !matches!(stdio, Stdio::Terminal { .. }) => {
+                let (child, output, foreign) = known.bundle.exec(process, stdio).await?;
+                (child, output, Some(foreign))
+            }
+            _ => {
+                let plan = plan::further(&self.id, self.first()?, &self.sandbox, process, &self.seccomp)?;
+                let (child, output) = process::start(&self.id, plan, stdio).await?;
+                (child, output, None)
+            }
         };
         Ok(Container {
             id: self.id.clone(),

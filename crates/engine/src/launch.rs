@@ -10,6 +10,7 @@ use remora_pod::{object, view};
 use serde_json::Value;
 
 use crate::cgroup::Hierarchy;
+use crate::container::external::BUNDLE;
 use crate::container::{Capabilities, Mount, Process, Resources, Root, Seccomp, Spec, Stdio};
 use crate::environment::{self, ConfigError, Facts};
 use crate::image::Image;
@@ -106,8 +107,7 @@ impl Launch<'_> {
         if args.is_empty() {
             return Err(LaunchError::NoCommand);
         }
-        let private = self.directory.join("containers").join(&self.id);
-        let root: Root = self.image.root(&private).map_err(LaunchError::Room)?;
+        let root: Root = self.image.root(&self.private()).map_err(LaunchError::Room)?;
         let mut mounts = self.files();
         for mount in volumes::mounts(
             self.pod,
@@ -129,6 +129,16 @@ impl Launch<'_> {
         spec.seccomp = self.seccomp()?;
         spec.stdio = Stdio::Pipe;
         Ok(spec)
+    }
+
+    /// Where another runtime finds what it is to start, and keeps its state.
+    pub fn bundle(&self) -> PathBuf {
+        self.private().join(BUNDLE)
+    }
+
+    /// The container's own directory.
+    fn private(&self) -> PathBuf {
+        self.directory.join("containers").join(&self.id)
     }
 
     /// A further process in the container, for a hook or a probe. `$(NAME)` is not replaced in those.

@@ -76,6 +76,8 @@ pub struct Options {
     pub memory: i128,
     /// What is done to a pod's network before its first container.
     pub plugin: Option<Plugin>,
+    /// The program that runs containers instead of the own runner.
+    pub runtime: Option<PathBuf>,
 }
 
 /// A run cannot begin.
@@ -210,6 +212,7 @@ impl Session {
             memory: options.memory,
             logs: Logs::new(options.directory.join("logs")),
             plugin: options.plugin.clone(),
+            runtime: options.runtime.clone(),
             addresses: Mutex::new(BTreeMap::new()),
         });
         let began = world.began;

@@ -123,6 +123,8 @@ pub struct World {
     pub logs: Logs,
     /// What is done to a pod's network before its first container.
     pub plugin: Option<Plugin>,
+    /// The program that runs containers instead of the own runner.
+    pub runtime: Option<PathBuf>,
     /// Where pods are.
     pub(crate) addresses: Mutex<BTreeMap<PodId, Ipv4Addr>>,
 }

@@ -3,6 +3,8 @@
 
 #[path = "proof/faults.rs"]
 mod faults;
+#[path = "proof/machine.rs"]
+mod machine;
 #[path = "proof/running.rs"]
 mod running;
 #[path = "proof/wire.rs"]

@@ -3,22 +3,34 @@
 //! A bundle is written from the same [`Spec`]. The runtime is started in a mount namespace of its own, in which the
 //! root file system is mounted, so that nothing is left of it afterwards; it stays as our child, ends as the container
 //! does, and cleans up behind it. The container's own first process is what signals go to and what the guard knows.
+//! What is left all the same, because we were killed before the guard knew it, is found by [`remove`].
 //!
 //! Slower than the own runner by an order of magnitude; for people who want it, and to compare with.
 
 mod config;
+mod remains;
 
-use super::plan::{Plan, runtime};
+pub use remains::{RemainsError, remove};
+
+use super::plan::{First, Plan, runtime};
 use super::process::{self, Child, Output};
 use super::{Container, Process, Spec, StartError, Stdio, spawner};
 use crate::sys;
 use crate::sys::guard::Ticket;
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
+
+/// Where a bundle lies in a container's own directory.
+pub(crate) const BUNDLE: &str = "bundle";
+/// The file in a bundle that names the runtime, for those who find it after our end.
+const RUNTIME: &str = "runtime";
+/// The runtime's own directory in a bundle.
+const STATE: &str = "state";
 
 /// How long a runtime may take, and how often to look.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -46,6 +58,15 @@ pub(super) struct Foreign {
 }
 
 impl Foreign {
+    pub(super) fn first(&self) -> Option<First<'_>> {
+        let pidfd = self.pidfd.as_ref()?.as_fd();
+        Some(First {
+            pid: self.pid,
+            pidfd,
+            group: None,
+        })
+    }
+
     pub(super) fn signal(&self, signal: i32) -> io::Result<()> {
         let Some(pidfd) = &self.pidfd else {
             return Ok(());
@@ -83,6 +104,8 @@ pub async fn start(spec: &Spec, runtime_path: &Path, dir: &Path) -> Result<Conta
     std::fs::create_dir_all(dir.join("rootfs")).map_err(failed("make the bundle"))?;
     let (document, held) = config::container(spec)?;
     std::fs::write(dir.join("config.json"), document.to_string()).map_err(failed("write config.json"))?;
+    std::fs::write(dir.join(RUNTIME), runtime_path.as_os_str().as_bytes())
+        .map_err(failed("write the runtime's name"))?;
     let bundle = Arc::new(Bundle {
         runtime: runtime_path.to_owned(),
         dir: dir.to_owned(),
@@ -102,12 +125,6 @@ impl Bundle {
         process: &Process,
         stdio: Stdio,
     ) -> Result<(Child, Output, Foreign), StartError> {
-        if stdio == Stdio::Terminal {
-            return Err(StartError::Invalid {
-                id: self.id.clone(),
-                why: format!("{} is not asked for terminals", self.runtime.display()),
-            });
-        }
         let number = self.count.fetch_add(1, Ordering::Relaxed);
         let file = self.dir.join(format!("process-{number}.json"));
         std::fs::write(&file, config::process(process).to_string()).map_err(|source| StartError::Step {
@@ -132,11 +149,7 @@ impl Bundle {
             self.dir.join(format!("log-{number}")),
         );
         let path = |path: &Path| path.display().to_string();
-        let mut args = vec![
-            path(&self.runtime),
-            "--root".into(),
-            path(&self.dir.join("state")),
-        ];
+        let mut args = vec![path(&self.runtime), "--root".into(), path(&self.dir.join(STATE))];
         args.extend(["--log".into(), path(&log), "--log-format".into(), "json".into()]);
         args.extend_from_slice(words);
         args.extend(["--pid-file".into(), path(&pid_file), self.id.clone()]);

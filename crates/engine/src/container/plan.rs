@@ -6,7 +6,6 @@ pub(super) mod files;
 mod rights;
 mod root;
 
-use super::process::Child;
 use super::{Process, Resources, Root, Seccomp, Spec, StartError};
 use crate::cgroup::Group;
 use crate::image::user::resolve;
@@ -14,7 +13,7 @@ use crate::sandbox::{Processes, Sandbox};
 use crate::sys::op::Program;
 use crate::sys::{Launch, Op, c_path};
 use std::ffi::CString;
-use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::fd::{AsRawFd as _, BorrowedFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
@@ -187,10 +186,18 @@ pub(super) fn container(spec: &Spec) -> Result<Plan, StartError> {
     Ok(plan)
 }
 
+/// The first process of a container that runs.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct First<'a> {
+    pub(super) pid: u32,
+    pub(super) pidfd: BorrowedFd<'a>,
+    pub(super) group: Option<&'a Arc<Group>>,
+}
+
 /// A further process in a running container.
 pub(super) fn further(
     id: &str,
-    first: &Child,
+    first: First<'_>,
     sandbox: &Sandbox,
     process: &Process,
     seccomp: &Seccomp,
@@ -202,13 +209,13 @@ pub(super) fn further(
         kinds |= kind;
     }
     begin(&mut plan.before);
-    let fd = first.fd().as_raw_fd();
+    let fd = first.pidfd.as_raw_fd();
     plan.before.push("join the container", Op::Join { fd, kinds });
     begin(&mut plan.steps);
-    if let Some(group) = first.group() {
+    if let Some(group) = first.group {
         join_group(&check, Arc::clone(group), &mut plan)?;
     }
-    let root = PathBuf::from(format!("/proc/{}/root", first.pid()));
+    let root = PathBuf::from(format!("/proc/{}/root", first.pid));
     plan.devices = root.join("dev");
     finish(&check, &with_home(process, &[root]), seccomp, &mut plan)?;
     Ok(plan)

@@ -277,8 +277,9 @@ fn connect(plan: &mut Plan, stdio: Stdio) -> io::Result<Output> {
                 streams[0].0 = Arc::new(reader);
             }
         }
-        Stdio::Terminal => {
+        Stdio::Terminal { rows, columns } => {
             let (ours, theirs) = terminal::open(&plan.devices, plan.owner)?;
+            terminal::resize(&ours, rows, columns);
             output.terminal = Some(ours);
             let theirs = Arc::new(theirs);
             streams = (0..3).map(|to| (Arc::clone(&theirs), to)).collect();

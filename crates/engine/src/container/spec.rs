@@ -232,6 +232,11 @@ pub enum Stdio {
     Inherit,
     /// To pipes, and input comes from one.
     Interactive,
-    /// To a terminal of the container's own, from which input comes too.
-    Terminal,
+    /// To a terminal of the container's own, from which input comes too. It has its size before the program looks.
+    Terminal {
+        /// Lines.
+        rows: u16,
+        /// Characters in a line.
+        columns: u16,
+    },
 }

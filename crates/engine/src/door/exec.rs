@@ -5,7 +5,6 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::termios::{Winsize, tcsetwinsize};
 use tokio::io::unix::AsyncFd;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
@@ -15,6 +14,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::Terminal;
 use super::frame::{self, Kind};
 use super::serve::Refused;
+use crate::container::terminal::resize;
 use crate::container::{Container, Stdio};
 use crate::pod::Order;
 use crate::session::Command;
@@ -42,7 +42,10 @@ pub(super) async fn begin(
         args,
         env: kind.map(|kind| ("TERM".to_owned(), kind)).into_iter().collect(),
         stdio: match (&terminal, input) {
-            (Some(_), _) => Stdio::Terminal,
+            (Some(Terminal { rows, columns, .. }), _) => Stdio::Terminal {
+                rows: *rows,
+                columns: *columns,
+            },
             (None, true) => Stdio::Interactive,
             (None, false) => Stdio::Pipe,
         },
@@ -53,22 +56,7 @@ pub(super) async fn begin(
         .send(Command::Order(pod, order))
         .await
         .map_err(|_| gone())?;
-    let process = started.await.map_err(|_| gone())?.map_err(Refused::Because)?;
-    if let (Some(fd), Some(terminal)) = (&process.terminal, terminal) {
-        resize(fd, terminal.rows, terminal.columns);
-    }
-    Ok(process)
-}
-
-fn resize(fd: &OwnedFd, rows: u16, columns: u16) {
-    let size = Winsize {
-        ws_row: rows,
-        ws_col: columns,
-        ws_xpixel: 0,
-        ws_ypixel: 0,
-    };
-    // A terminal without a size is still a terminal.
-    let _ = tcsetwinsize(fd, size);
+    started.await.map_err(|_| gone())?.map_err(Refused::Because)
 }
 
 /// Where what the visitor types goes.

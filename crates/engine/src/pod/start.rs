@@ -8,7 +8,7 @@ use remora_startup::view::Slot;
 use serde_json::Value;
 
 use super::{Home, Mail, Pod, chain, output};
-use crate::container::{self, Container};
+use crate::container::{self, Container, external};
 use crate::image::Image;
 use crate::launch::{Launch, full_name};
 use crate::world::{Notice, PodId, World};
@@ -113,7 +113,10 @@ async fn launch(
     let container = &provided.container(container);
     let launch = of(world, pod, container, home, &provided.image, id, attempt);
     let spec = launch.spec().map_err(|e| Failure::new(Reason::Config, &e))?;
-    let started = container::start(&spec).await;
+    let started = match &world.runtime {
+        Some(runtime) => external::start(&spec, runtime, &launch.bundle()).await,
+        None => container::start(&spec).await,
+    };
     let mut started = started.map_err(|error| {
         let hint = error.hint().map(|h| format!(" ({h})")).unwrap_or_default();
         Failure {

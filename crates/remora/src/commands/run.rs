@@ -7,6 +7,7 @@ mod place;
 mod pods;
 mod power;
 mod prepare;
+mod runtime;
 mod screen;
 mod show;
 mod until;
@@ -24,6 +25,7 @@ use args::ImagesChoice;
 use place::Place;
 use remora_engine::manifest::Manifest;
 use remora_engine::registry::Settings as RegistrySettings;
+use remora_engine::rootless::Privileges;
 use remora_engine::session::{Command, Options, Session, SessionError};
 use remora_engine::world::Notice;
 use remora_startup::kubelet::Config;
@@ -52,6 +54,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if args.filename.is_empty() && !args.clean {
         bail!("filename not specified (see --filename or -f)");
     }
+    let foreign = args.runtime.as_deref().map(runtime::find).transpose()?;
     let privileges = power::acquire()?;
     if args.clean {
         let cleaned = place::clean(&base)?;
@@ -87,19 +90,29 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         bail!("--until complete: no pod in these manifests comes to an end by itself");
     }
     power::suffices(privileges, &manifest)?;
+    if foreign.is_some() && privileges != Privileges::Root {
+        bail!("--runtime works for root only; without it this user's pods are run by remora itself");
+    }
     images::take_in(&args.image_archive, &store)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .context("start the runtime")?;
-    runtime.block_on(live(args, manifest, &base, store))
+    runtime.block_on(live(args, manifest, &base, store, foreign))
 }
 
-async fn live(args: &Args, manifest: Manifest, base: &Path, store: PathBuf) -> anyhow::Result<ExitCode> {
+async fn live(
+    args: &Args,
+    manifest: Manifest,
+    base: &Path,
+    store: PathBuf,
+    foreign: Option<PathBuf>,
+) -> anyhow::Result<ExitCode> {
     // Before anything is there that would have to be cleaned up.
     let mut signals = Signals::new()?;
     let place = Place::take(base)?;
-    let options = options(args, &place, store)?;
+    let mut options = options(args, &place, store)?;
+    options.runtime = foreign;
     let mut session = Session::start(manifest, options).await.map_err(explain)?;
     let mut show = Show::new(args);
     for (wanted, at) in args.publish.iter().zip(&session.published) {
@@ -173,6 +186,7 @@ fn options(args: &Args, place: &Place, store: PathBuf) -> anyhow::Result<Options
         cpu_millis: i128::try_from(processors).unwrap_or(1) * 1000,
         memory: place::memory(),
         plugin: None,
+        runtime: None,
     })
 }
 

@@ -1,9 +1,9 @@
 //! Whatever goes wrong, nothing is left behind.
 
+use crate::machine::{Machine, assert_nothing_left};
 use crate::running::Running;
-use std::collections::BTreeSet;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// A meshed pod with everything a pod can have, and a Job.
 const PODS: &str = "
@@ -23,101 +23,6 @@ spec:
   volumes: [{name: scratch, emptyDir: {medium: Memory}}]
 ";
 
-/// What a run may not leave on the machine.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Machine {
-    namespaces: BTreeSet<String>,
-    mounts: BTreeSet<String>,
-    groups: BTreeSet<String>,
-}
-
-impl Machine {
-    /// What there is that belongs to a run, by its process and its directories.
-    fn of(run: &Running) -> Self {
-        let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
-        let state = run.state().display().to_string();
-        let group = format!("remora-{}.", run.pid());
-        Self {
-            namespaces: namespaces_below(run.pid()),
-            mounts: mounts
-                .lines()
-                .filter(|l| l.contains(&state))
-                .map(str::to_owned)
-                .collect(),
-            groups: groups(&group),
-        }
-    }
-
-    fn is_clean(&self) -> bool {
-        self.mounts.is_empty() && self.groups.is_empty()
-    }
-}
-
-/// Network namespaces of a process and its children.
-fn namespaces_below(parent: u32) -> BTreeSet<String> {
-    let own = std::fs::read_link("/proc/self/ns/net")
-        .unwrap()
-        .display()
-        .to_string();
-    processes()
-        .into_iter()
-        .filter(|(_, above)| *above == parent)
-        .filter_map(|(pid, _)| std::fs::read_link(format!("/proc/{pid}/ns/net")).ok())
-        .map(|link| link.display().to_string())
-        .filter(|link| *link != own)
-        .collect()
-}
-
-/// All processes with their parents.
-fn processes() -> Vec<(u32, u32)> {
-    let numbers = std::fs::read_dir("/proc").unwrap().flatten();
-    let numbers = numbers.filter_map(|e| e.file_name().to_str()?.parse::<u32>().ok());
-    let parent = |pid: u32| {
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        let rest = stat.rsplit(") ").next()?.to_owned();
-        Some((pid, rest.split(' ').nth(1)?.parse().ok()?))
-    };
-    numbers.filter_map(parent).collect()
-}
-
-fn groups(name: &str) -> BTreeSet<String> {
-    let mut found = BTreeSet::new();
-    let mut open = vec![std::path::PathBuf::from("/sys/fs/cgroup")];
-    while let Some(directory) = open.pop() {
-        for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
-            if !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-                continue;
-            }
-            if entry.file_name().to_string_lossy().starts_with(name) {
-                found.insert(entry.path().display().to_string());
-            } else {
-                open.push(entry.path());
-            }
-        }
-    }
-    found
-}
-
-/// Waits until no process lives in these namespaces any more.
-fn assert_deserted(namespaces: &BTreeSet<String>) {
-    let end = Instant::now() + Duration::from_secs(20);
-    loop {
-        let left: Vec<u32> = processes()
-            .into_iter()
-            .map(|(pid, _)| pid)
-            .filter(|pid| {
-                let link = std::fs::read_link(format!("/proc/{pid}/ns/net")).unwrap_or_default();
-                namespaces.contains(&link.display().to_string())
-            })
-            .collect();
-        if left.is_empty() {
-            return;
-        }
-        assert!(Instant::now() < end, "processes {left:?} live on");
-        std::thread::park_timeout(Duration::from_millis(50));
-    }
-}
-
 /// The manifest with an init container that ends well at once.
 fn pods() -> String {
     PODS.replace(
@@ -135,11 +40,7 @@ fn nothing_is_left_after_an_interrupt_at_any_moment() {
         let seen = Machine::of(&run);
         run.signal(2);
         run.wait();
-        assert_deserted(&seen.namespaces);
-        let left = Machine::of(&run);
-        assert!(left.is_clean(), "after {millis} ms: {left:?}");
-        let files: Vec<_> = std::fs::read_dir(run.state()).unwrap().flatten().collect();
-        assert!(files.is_empty(), "after {millis} ms: {files:?}");
+        assert_nothing_left(&run, &seen, &format!("after {millis} ms"));
     }
 }
 
@@ -152,7 +53,7 @@ fn a_killed_runner_takes_its_processes_along_and_is_cleaned_up_after() {
     assert!(!seen.namespaces.is_empty());
     run.signal(9);
     run.wait();
-    assert_deserted(&seen.namespaces);
+    seen.assert_deserted();
     let cleaned = Command::new(env!("CARGO_BIN_EXE_remora"))
         .args(["run", "--clean", "--state-dir"])
         .arg(run.state())
@@ -182,7 +83,7 @@ fn killed_containers_are_started_again() {
     run.wait_for("2/2 Running, 2 restarts");
     let seen = Machine::of(&run);
     run.stop();
-    assert_deserted(&seen.namespaces);
+    seen.assert_deserted();
     assert!(Machine::of(&run).is_clean());
 }
 

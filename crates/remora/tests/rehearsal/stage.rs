@@ -395,5 +395,6 @@ fn options(play: &Play, directory: &Path, plugged: Arc<Mutex<Vec<(Instant, &'sta
         pull_first: false,
         egress: false,
         plugin: Some(plugin),
+        runtime: None,
     }
 }

@@ -19,7 +19,8 @@ pub(super) fn container(spec: &Spec) -> Result<(Value, Vec<File>), StartError> {
     let mut linux = json!({
         "namespaces": namespaces(spec),
         "resources": resources(&spec.resources),
-        "cgroupsPath": format!("/remora-oci-{}", spec.id),
+        // Two runs may have containers of the same name.
+        "cgroupsPath": format!("/remora-oci-{}-{}", std::process::id(), spec.id),
     });
     if !spec.privileged {
         linux["maskedPaths"] = json!(MASKED);

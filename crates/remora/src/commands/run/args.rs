@@ -166,6 +166,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE|DIR")]
     pub(crate) image_archive: Vec<PathBuf>,
 
+    /// Program that runs the containers, such as runc or crun, by name or path (default: none, remora does it itself)
+    #[arg(long, value_name = "PROGRAM")]
+    pub(crate) runtime: Option<String>,
+
     /// Registry (host and port) that is spoken to without TLS; may be repeated
     #[arg(long, value_name = "HOST:PORT")]
     pub(crate) insecure_registry: Vec<String>,

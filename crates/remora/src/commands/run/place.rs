@@ -6,11 +6,18 @@
 use crate::commands::instance::LOCK;
 use crate::settings;
 use anyhow::Context as _;
+use remora_engine::cgroup::Hierarchy;
+use remora_engine::container::external;
 use remora_engine::registry::Credentials;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::Read as _;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// How often, and how many times, control groups are looked at that still hold something.
+const PAUSE: Duration = Duration::from_millis(20);
+const ATTEMPTS: usize = 100;
 
 /// The directory of this run.
 #[derive(Debug)]
@@ -48,8 +55,14 @@ impl Place {
     }
 
     pub(super) fn remove(self) -> anyhow::Result<()> {
-        fs::remove_dir_all(&self.directory).with_context(|| format!("remove {}", self.directory.display()))
+        remove(&self.directory)
     }
+}
+
+/// Removes the directory of a run, and containers of another runtime that are still in it.
+fn remove(directory: &Path) -> anyhow::Result<()> {
+    external::remove(directory)?;
+    fs::remove_dir_all(directory).with_context(|| format!("remove {}", directory.display()))
 }
 
 fn lock_file(directory: &Path) -> std::io::Result<File> {
@@ -71,11 +84,26 @@ fn gate(base: &Path) -> anyhow::Result<File> {
 
 /// Removes what nobody holds; how many there were.
 pub(super) fn clean(base: &Path) -> anyhow::Result<usize> {
-    if !base.is_dir() {
-        return Ok(0);
+    let removed = if base.is_dir() {
+        let _gate = gate(base)?;
+        remove_dead(base)?
+    } else {
+        0
+    };
+    remove_groups();
+    Ok(removed)
+}
+
+/// Removes control groups of runs that were killed. Where none can be made none is left.
+fn remove_groups() {
+    let Ok(groups) = Hierarchy::probe() else { return };
+    // The kernel may still be taking down what was in them.
+    for _ in 0..ATTEMPTS {
+        if groups.sweep() == 0 {
+            return;
+        }
+        std::thread::park_timeout(PAUSE);
     }
-    let _gate = gate(base)?;
-    remove_dead(base)
 }
 
 fn remove_dead(base: &Path) -> anyhow::Result<usize> {
@@ -87,7 +115,7 @@ fn remove_dead(base: &Path) -> anyhow::Result<usize> {
             .path();
         let Ok(lock) = lock_file(&directory) else { continue };
         if lock.try_lock().is_ok() {
-            fs::remove_dir_all(&directory).with_context(|| format!("remove {}", directory.display()))?;
+            remove(&directory)?;
             removed += 1;
         }
     }
