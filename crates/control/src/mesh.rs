@@ -5,12 +5,12 @@ mod service;
 mod workload;
 
 pub use policy::{Action, Match, Policy, Rule, Scope};
+pub use remora_xds::server::Snapshots;
 pub use service::{Affinity, Distribution, InternalPolicy, Protocol, Service, ServicePort, Visibility};
 pub use workload::{Tunnel, Workload};
 
 use remora_xds::Message;
 use remora_xds::delta::{Audience, Snapshot, Versioned};
-use remora_xds::server::Snapshots;
 use remora_xds::types::{ADDRESS, AUTHORIZATION};
 use serde::Deserialize;
 use std::collections::BTreeMap;

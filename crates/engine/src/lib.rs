@@ -35,5 +35,6 @@ pub mod services;
 pub mod session;
 pub mod store;
 mod sys;
+pub mod visitor;
 pub mod volumes;
 pub mod world;

@@ -22,7 +22,7 @@ use crate::services::{Member, Protocol, Service, ServicePort, Target};
 pub const TRUST_DOMAIN: &str = "cluster.local";
 /// Policies of this namespace are everybody's.
 const ROOT_NAMESPACE: &str = "istio-system";
-const LIFE: Duration = Duration::from_hours(24);
+pub(crate) const LIFE: Duration = Duration::from_hours(24);
 const ROOT_LIFE: Duration = Duration::from_hours(24 * 30);
 
 /// The mesh of a run cannot be set up.

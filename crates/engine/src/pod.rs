@@ -34,7 +34,6 @@ mod start;
 mod watch;
 
 pub use probe::Attempt;
-pub(crate) use probe::dial;
 
 /// What somebody outside wants of a pod.
 #[derive(Debug)]

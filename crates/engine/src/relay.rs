@@ -1,18 +1,12 @@
-//! Published ports: connections to this machine's loopback go on into the run's network.
+//! Published ports: connections to this machine's loopback go on into the run's mesh.
 
-use std::io;
 use std::net::{SocketAddr, SocketAddrV4};
-use std::sync::Arc;
 use std::time::Duration;
 
-use remora_net::Namespace;
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
+use tokio::net::TcpListener;
+use tokio::sync::{mpsc, watch};
 
-use crate::pod::dial;
-
-/// Longest time to get through to a pod.
-const PATIENCE: Duration = Duration::from_secs(10);
+use crate::visitor::Visit;
 
 /// A published port.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -63,31 +57,24 @@ fn parse(text: &str) -> Option<Publish> {
     })
 }
 
-/// Carries connections of one published port for ever.
+/// Hands over connections of one published port for ever.
 pub(crate) async fn serve(
     listener: TcpListener,
-    node: Namespace,
+    visits: mpsc::UnboundedSender<Visit>,
     target: watch::Receiver<Option<SocketAddrV4>>,
 ) {
-    let node = Arc::new(node);
     loop {
         let Ok((client, _)) = listener.accept().await else {
             tokio::time::sleep(Duration::from_millis(50)).await;
             continue;
         };
-        let (node, target) = (Arc::clone(&node), *target.borrow());
-        tokio::spawn(async move {
-            // Nobody there, or a connection that broke: the client sees its own connection end.
-            let _ = carry(client, &node, target).await;
-        });
+        // Nobody there: the client sees its own connection end.
+        let Some(target) = *target.borrow() else { continue };
+        if let Ok(client) = client.into_std() {
+            // Whoever carries is gone only with the run.
+            let _ = visits.send((client, target.into()));
+        }
     }
-}
-
-async fn carry(mut client: TcpStream, node: &Namespace, target: Option<SocketAddrV4>) -> io::Result<()> {
-    let target = target.ok_or(io::ErrorKind::ConnectionRefused)?;
-    let mut server = tokio::time::timeout(PATIENCE, dial(node, target.into())).await??;
-    tokio::io::copy_bidirectional(&mut client, &mut server).await?;
-    Ok(())
 }
 
 #[cfg(test)]

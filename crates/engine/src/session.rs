@@ -36,6 +36,7 @@ use crate::registry::{Client, ClientError, Credentials, Settings as RegistrySett
 use crate::relay::{self, Publish};
 use crate::services::{CONTROL_ADDRESS, DNS_ADDRESS, Names};
 use crate::store::{Store, StoreError};
+use crate::visitor::{Visitor, VisitorError};
 use crate::world::{Notice, Plugin, PodId, World};
 
 mod controller;
@@ -119,6 +120,9 @@ pub enum SessionError {
         /// As written.
         target: String,
     },
+    /// Published ports and the mesh.
+    #[error("publish ports into the mesh")]
+    Visitor(#[from] VisitorError),
     /// A server inside the run.
     #[error("listen inside the run")]
     Inside(#[source] io::Error),
@@ -225,11 +229,17 @@ impl Session {
             world.with_node(|node| node.lead_outside(egress::AT))?;
             tasks.spawn(egress::serve(listener));
         }
-        let (published, targets) = publish(&options.publish, &namespace, &mut tasks).await?;
+        let visitor = if options.publish.is_empty() {
+            None
+        } else {
+            Some(Visitor::begin(Arc::clone(&plane), &namespace)?)
+        };
+        let (published, targets) = publish(&options.publish, visitor.as_ref(), &mut tasks).await?;
         let (commands, orders) = mpsc::channel(64);
         tasks.spawn(door::keep(door, Arc::clone(&world), commands.clone()));
         let (notices, outbox) = mpsc::channel(BACKLOG);
-        let controller = Controller::new(world, options, plane, names, targets, notices);
+        let mut controller = Controller::new(world, options, plane, names, targets, notices);
+        controller.visitor = visitor;
         controller.check_targets(&manifest.pods)?;
         tasks.spawn(controller.run(manifest.pods, raw_inbox, orders));
         Ok(Self {
@@ -331,7 +341,7 @@ type Targets = Vec<(Publish, watch::Sender<Option<std::net::SocketAddrV4>>)>;
 
 async fn publish(
     wanted: &[Publish],
-    node: &Namespace,
+    visitor: Option<&Visitor>,
     tasks: &mut JoinSet<()>,
 ) -> Result<(Vec<SocketAddr>, Targets), SessionError> {
     let (mut addresses, mut targets) = (Vec::new(), Vec::new());
@@ -343,7 +353,9 @@ async fn publish(
         let listener = TcpListener::bind(publish.listen).await.map_err(failed)?;
         addresses.push(listener.local_addr().map_err(failed)?);
         let (sender, receiver) = watch::channel(None);
-        tasks.spawn(relay::serve(listener, node.clone(), receiver));
+        if let Some(visitor) = visitor {
+            tasks.spawn(relay::serve(listener, visitor.visits(), receiver));
+        }
         targets.push((publish.clone(), sender));
     }
     Ok((addresses, targets))

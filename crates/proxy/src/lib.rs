@@ -37,4 +37,4 @@ mod socket;
 mod spare;
 
 pub use context::{Context, Hold, Limits, Settings, UnknownDestinations};
-pub use listen::{Listeners, serve};
+pub use listen::{Listeners, hand_over, serve};

@@ -270,6 +270,16 @@ fn send_on(door: Door, visitor: Visitor, permit: OwnedSemaphorePermit, ctx: Arc<
     }
 }
 
+/// Serves a connection that was not captured but handed over, as if it had been going to `destination`.
+pub async fn hand_over(ctx: Arc<Context>, stream: TcpStream, destination: SocketAddr) {
+    let _ = stream.set_nodelay(true);
+    let Ok(source) = stream.peer_addr() else { return };
+    let Ok(_permit) = Arc::clone(&ctx.budget).try_acquire_owned() else {
+        return outbound::reset(&stream);
+    };
+    outbound::handle(stream, [source, destination], ctx).await;
+}
+
 /// Resets a connection for which there is no room, and says so.
 fn refuse(door: Door, stream: &TcpStream, source: SocketAddr, ctx: &Arc<Context>, why: &str) {
     outbound::reset(stream);

@@ -13,7 +13,8 @@ use tables::Tables;
 use crate::balance::Endpoint;
 use crate::dns::names::Directory;
 use crate::policy::{Connection, Judgement, Policy, Verdict};
-use remora_xds::delta::{Change, Received};
+use remora_xds::delta::{Change, Received, Versioned};
+use remora_xds::server::Snapshots;
 use remora_xds::types::{ADDRESS, AUTHORIZATION};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -50,6 +51,29 @@ impl Default for Mesh {
 }
 
 impl Mesh {
+    /// Takes the mesh as a control plane in the same process has it, without discovery in between: `next` instead of
+    /// `last`. Gives what it refuses, with reasons.
+    pub fn exchange(&self, last: &Snapshots, next: &Snapshots) -> Vec<(String, String)> {
+        let mut refused = Vec::new();
+        for (type_url, there) in next {
+            let before = last.get(type_url).cloned().unwrap_or_default();
+            let fresh = there.iter().filter(|(name, now)| before.get(name) != Some(*now));
+            let update = |(name, now): (&Arc<str>, &Arc<Versioned>)| Change::Update {
+                name: name.to_string(),
+                bytes: now.bytes.clone(),
+            };
+            let gone = before.iter().filter(|(name, _)| there.get(name).is_none());
+            let remove = |(name, _): (&Arc<str>, &Arc<Versioned>)| Change::Remove {
+                name: name.to_string(),
+            };
+            let changes: Vec<Change> = fresh.map(update).chain(gone.map(remove)).collect();
+            if !changes.is_empty() {
+                refused.extend(self.apply(&Received::of(type_url, changes)));
+            }
+        }
+        refused
+    }
+
     /// Takes what discovery brought; gives what it refuses, with reasons.
     pub fn apply(&self, received: &Received) -> Vec<(String, String)> {
         let mut refused = Vec::new();

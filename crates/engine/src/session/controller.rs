@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use remora_control::Plane;
+use remora_control::mesh::{Document, Snapshots, encode};
 use remora_pod::object;
 use remora_startup::kubelet::{Phase, Status};
 use remora_startup::network::NetState;
@@ -20,6 +21,7 @@ use crate::manifest::{Job, Owner, Planned};
 use crate::mesh::{self, Peer};
 use crate::pod::{Order, Pod, chain};
 use crate::services::{Member, Names, forwards};
+use crate::visitor::Visitor;
 use crate::world::{Notice, PodId, World};
 
 /// How far a Job is.
@@ -59,6 +61,10 @@ pub(super) struct Controller {
     world: Arc<World>,
     options: Options,
     plane: Arc<Plane>,
+    /// Who calls pods for those outside, if ports are published.
+    pub(super) visitor: Option<Visitor>,
+    /// The mesh as it was told last.
+    told: Snapshots,
     names: watch::Sender<Arc<Names>>,
     targets: Targets,
     notices: mpsc::Sender<Notice>,
@@ -86,6 +92,8 @@ impl Controller {
             world,
             options,
             plane,
+            visitor: None,
+            told: Snapshots::default(),
             names,
             targets,
             notices,
@@ -310,14 +318,30 @@ impl Controller {
                 member,
             })
             .collect();
-        let told = match mesh::documents(services, &peers, &self.world.policies) {
-            Ok(documents) => self.plane.publish(&documents).map_err(|error| chain(&error)),
+        let described = mesh::documents(services, &peers, &self.world.policies);
+        let told = match described {
+            Ok(documents) => self.tell_mesh(&documents),
             Err(error) => Err(format!("describe the mesh: {error}")),
         };
         if let Err(error) = told {
             self.tell(Notice::Trouble(None, error)).await;
         }
         self.retarget();
+    }
+
+    /// Tells sidecars by discovery, and published ports at once.
+    fn tell_mesh(&mut self, documents: &[Document]) -> Result<(), String> {
+        self.plane.publish(documents).map_err(|error| chain(&error))?;
+        let Some(visitor) = &self.visitor else {
+            return Ok(());
+        };
+        let next = encode(documents, mesh::TRUST_DOMAIN).map_err(|error| chain(&error))?;
+        let refused = visitor.mesh().exchange(&self.told, &next);
+        self.told = next;
+        match refused.first() {
+            Some((name, why)) => Err(format!("published ports do not understand {name}: {why}")),
+            None => Ok(()),
+        }
     }
 
     /// A pod as Services see it, once the API shows its address.

@@ -52,6 +52,15 @@ pub struct Received {
 }
 
 impl Received {
+    /// What did not come in a response, but from a control plane in the same process.
+    pub fn of(type_url: &str, changes: Vec<Change>) -> Self {
+        Self {
+            type_url: type_url.to_owned(),
+            changes,
+            ..Self::default()
+        }
+    }
+
     /// The versions under which resources came, by name.
     pub fn versions(&self) -> impl Iterator<Item = (&str, &str)> {
         self.versions
