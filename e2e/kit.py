@@ -1,4 +1,5 @@
 """What the promises are made of: a cluster to talk to, objects, and waiting for things to become so."""
+import functools
 import json
 import os
 import pathlib
@@ -24,6 +25,18 @@ def promise(function):
     return function
 
 
+def once(function):
+    """What several promises need: whoever asks first makes it, so that each promise can be kept alone."""
+    made = []
+
+    @functools.wraps(function)
+    def make():
+        if not made:
+            made.append(function())
+        return made[0]
+    return make
+
+
 class NotHere(Exception):
     """This cluster cannot show it."""
 
@@ -41,6 +54,15 @@ def kubectl(*words, text=None):
 
 def remora(*words, text=None):
     return subprocess.run([BINARY, *words], input=text, capture_output=True, text=True, timeout=PATIENCE)
+
+
+def asking(*words):
+    """remora in front of the cluster, as an operator would use it."""
+    if cluster.is_own():
+        command = cluster.inside(cluster.DATA / "remora", *words, "--kubeconfig", cluster.DATA / "admin.kubeconfig")
+    else:
+        command = [BINARY, *words, "--kubeconfig", cluster.OTHER]
+    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
 
 
 def documents(objects):

@@ -17,7 +17,9 @@ def hello(name, *words, replicas=2, **more):
     return deployment(name, "busy", [container], replicas, strategy=GENTLE, **more)
 
 
+@once
 def busy():
+    """A service that is called all the time."""
     namespace("busy", **{"istio-injection": "enabled"})
     apply(service("hello", "busy", 8080), hello("hello"))
     rolled_out("hello", "busy")
@@ -27,6 +29,7 @@ class Load:
     """Calls all the time while something happens; nothing may fail."""
 
     def __init__(self, name, *words, url=HELLO):
+        busy()
         self.name = name
         apply(pod(name, "busy", [demo("load", "load", url, *words)], terminationGracePeriodSeconds=1))
 
@@ -61,7 +64,6 @@ class Load:
 
 @promise
 def a_rolling_update_under_load_loses_no_request():
-    busy()
     with Load("rolling", "--rate", 100):
         for turn in range(2):
             apply(hello("hello", annotations={"turn": str(turn)}))
@@ -70,6 +72,7 @@ def a_rolling_update_under_load_loses_no_request():
 
 @promise
 def a_pod_that_is_deleted_answers_what_it_was_asked():
+    busy()
     apply(service("slow", "busy", 8080), hello("slow", "--think", 3))
     rolled_out("slow", "busy")
     with Load("flying", "--rate", 20, "--workers", 80, url="http://slow.busy:8080/"):
@@ -81,6 +84,7 @@ def a_pod_that_is_deleted_answers_what_it_was_asked():
 @promise
 def without_a_control_plane_traffic_goes_on_and_new_pods_wait():
     # Admitted while there is a control plane, started when there is none.
+    busy()
     gate = [{"name": "remora.dev/test"}]
     app = demo("app", "call", HELLO, "--tries", 1, "--hold", 100000)
     apply(pod("admitted", "busy", [app], schedulingGates=gate))

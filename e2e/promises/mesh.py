@@ -19,6 +19,31 @@ def shop():
     rolled_out("cart", "shop")
 
 
+@once
+def plain():
+    """A namespace outside the mesh."""
+    namespace("plain")
+
+
+@once
+def early():
+    """A pod whose init container calls the shop."""
+    apply(pod("early", "shop", [SLEEPER], initContainers=[fetch("migrate", CART)]))
+    ready("early", "shop")
+
+
+def broken(space):
+    """A pod in the wrong order, as another webhook leaves it that does not let ours mend it."""
+    capture = {"name": "istio-init", "image": IMAGE,
+               "args": ["istio-iptables", "-p", "15001", "-z", "15006", "-u", "1337", "-i", "*", "-b", "*"],
+               "securityContext": {"runAsUser": 0, "capabilities": {"add": ["NET_ADMIN", "NET_RAW"]}}}
+    sidecar = {"name": "istio-proxy", "image": IMAGE, "args": ["proxy", "sidecar"]}
+    # The image's own user is the proxy's, which is not captured.
+    migrate = {**fetch("migrate", CART, 2), "securityContext": {"runAsUser": 1000}}
+    return pod("broken", space, [SLEEPER, sidecar], initContainers=[capture, migrate],
+               metadata={"annotations": {"sidecar.istio.io/inject": "false"}})
+
+
 @promise
 def labelled_namespaces_are_injected_with_a_native_sidecar():
     pods = listed("pods", "shop", "app=cart")
@@ -30,7 +55,7 @@ def labelled_namespaces_are_injected_with_a_native_sidecar():
 
 @promise
 def other_namespaces_are_left_alone():
-    namespace("plain")
+    plain()
     apply(pod("alone", "plain", [SLEEPER]))
     found = ready("alone", "plain")
     assert names(found, "containers") == ["app"] and names(found) == [], found["spec"]
@@ -38,8 +63,7 @@ def other_namespaces_are_left_alone():
 
 @promise
 def an_init_container_has_network_through_the_mesh():
-    apply(pod("early", "shop", [SLEEPER], initContainers=[fetch("migrate", CART)]))
-    ready("early", "shop")
+    early()
 
 
 def connections(space, selector, line_has):
@@ -54,6 +78,7 @@ def connections(space, selector, line_has):
 
 @promise
 def traffic_between_pods_is_mutual_tls():
+    early()
     caller = "spiffe://cluster.local/ns/shop/sa/default"
     assert connections("shop", "app=cart", ['connection_security_policy="mutual_tls"', caller])
 
@@ -98,13 +123,6 @@ def a_job_ends_although_it_has_a_sidecar():
 
 @promise
 def a_pod_in_the_wrong_order_is_told_so_or_refused():
-    capture = {"name": "istio-init", "image": IMAGE, "args": ["istio-iptables", "-p", "15001", "-z", "15006", "-u", "1337"]}
-    sidecar = {"name": "istio-proxy", "image": IMAGE, "args": ["proxy", "sidecar"]}
-
-    def broken(space):
-        # As another webhook leaves it that does not let ours mend it.
-        return pod("broken", space, [SLEEPER, sidecar], initContainers=[capture, fetch("migrate", CART)],
-                   metadata={"annotations": {"sidecar.istio.io/inject": "false"}})
     words = called("apply", "-f", "-", text=json.dumps(broken("shop")))
     assert words.returncode == 0 and "migrate" in words.stderr, words
     kubectl("-n", "shop", "delete", "pod", "broken", "--grace-period=1")
@@ -120,6 +138,7 @@ def a_pod_in_the_wrong_order_is_told_so_or_refused():
 
 @promise
 def a_pod_without_a_certificate_is_refused_where_certificates_are_demanded():
+    plain()
     define((cluster.HERE / "crds.yaml").read_text())
     apply(pod("before", "plain", [fetch("fetch", CART)], restartPolicy="Never"))
     assert ended("before", "plain") == "Succeeded"

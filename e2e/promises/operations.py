@@ -6,7 +6,7 @@ import time
 import cluster
 from kit import *
 from promises.load import Load
-from promises.mesh import CART
+from promises.mesh import CART, plain
 from promises.otel import CLASSIC
 
 
@@ -88,7 +88,7 @@ def a_restart_of_the_kubelet_disturbs_nobody():
 def the_gate_of_a_native_sidecar_outlives_the_kubelet():
     if not cluster.is_own():
         raise NotHere("the kubelet cannot be reached")
-    namespace("plain")
+    plain()
     apply(pod("gated", "shop", [SLEEPER], schedulingGates=[{"name": "remora.dev/test"}]))
     kubectl("-n", "istio-system", "scale", "deployment/istiod", "--replicas=0")
     try:

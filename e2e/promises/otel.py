@@ -55,9 +55,9 @@ def operator():
 
 def called_as(name):
     """Makes the API server call the operator under this name only, or not at all: names decide who is called first."""
-    prepare()
+    bundle = prepare()
     hook = {"name": "mpod.kb.io", "failurePolicy": "Ignore", "sideEffects": "None", "admissionReviewVersions": ["v1"],
-            "clientConfig": {"caBundle": prepare.bundle,
+            "clientConfig": {"caBundle": bundle,
                              "service": {"name": "operator", "namespace": OPERATOR, "path": "/mutate-v1-pod"}},
             "namespaceSelector": {"matchExpressions": [
                 {"key": "kubernetes.io/metadata.name", "operator": "In", "values": ["classic", "cni", "both"]}]},
@@ -82,20 +82,20 @@ def classic():
     rolled_out("istiod-classic", "istio-system")
 
 
+@once
 def prepare():
-    if getattr(prepare, "done", False):
-        return
+    """The operator, an injector like Istio's, and namespaces for both; what the operator's certificate is checked with."""
     images()
     namespace("tools")
     apply(service("artifacts", "tools", 8081),
           deployment("artifacts", "tools", [demo("artifacts", "hello", "--port", 8081, **served(8081))]))
-    prepare.bundle = operator()
+    bundle = operator()
     classic()
     rolled_out("artifacts", "tools")
     space("classic", **{"istio.io/rev": "classic"})
     space("cni", **{"istio.io/rev": "classic"})
     space("both", **{"istio-injection": "enabled"})
-    prepare.done = True
+    return bundle
 
 
 def space(name, **labels):
