@@ -10,6 +10,8 @@
 Network, mounts and processes are the node's own; the machine's are not touched, except for a few kernel settings the
 kubelet insists on, which `down` puts back. Needs root.
 
+REMORA_E2E_KUBELET is another kubelet to start, of another version for example.
+
 With REMORA_E2E_KUBECONFIG any other cluster is used instead. REMORA_E2E_LOAD is then a command that makes an OCI archive
 known to its nodes, as in `kind load image-archive`; the archive is its last word.
 """
@@ -30,6 +32,8 @@ NODE, ADDRESS, PODS, SERVICES = "node-1", "10.213.0.1", "10.214.0.0/16", "10.215
 FIRST_SERVICE = "10.215.0.1"
 # Somebody else's cluster.
 OTHER = os.environ.get("REMORA_E2E_KUBECONFIG")
+# Another kubelet than the one of ./tools.
+KUBELET = os.environ.get("REMORA_E2E_KUBELET")
 # What the kubelet changes for the whole machine.
 KERNEL = ["vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/panic_on_oops",
           "kernel/keys/root_maxkeys", "kernel/keys/root_maxbytes"]
@@ -302,7 +306,11 @@ def start():
     until("containerd", *inside(BIN / "ctr", "version"))
     load(image("localhost/pause:1", ["/bin/sleep", "2147483647"], ["sleep"]))
     load(busybox())
-    daemon("kubelet", BIN / "kubelet", f"--config={DATA}/kubelet.json", f"--kubeconfig={DATA}/kubelet.kubeconfig",
+    kubelet = BIN / "kubelet"
+    if KUBELET:
+        # Where the node sees it.
+        kubelet = pathlib.Path(shutil.copy(KUBELET, DATA / "kubelet"))
+    daemon("kubelet", kubelet, f"--config={DATA}/kubelet.json", f"--kubeconfig={DATA}/kubelet.kubeconfig",
            f"--hostname-override={NODE}", f"--node-ip={ADDRESS}", "--root-dir=/var/lib/kubelet")
     daemon("proxy", BIN / "kube-proxy", f"--config={DATA}/proxy.json")
     until("the node", *kubectl("wait", "--for=condition=Ready", f"node/{NODE}", "--timeout=1s"))

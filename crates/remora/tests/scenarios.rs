@@ -1,5 +1,12 @@
-//! Recordings of a real kubelet with the real sidecar (`e2e/scenarios`): the model still tells the same story.
+//! Recordings of a real kubelet with the real sidecar (`e2e/scenarios`): the model still tells the same story, and so do
+//! the same pods on `remora run`.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on fails")]
+#![allow(dead_code, reason = "a run can be asked for more than these tests need")]
+
+#[path = "proof/running.rs"]
+mod running;
+#[path = "scenarios/stage.rs"]
+mod stage;
 
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -109,6 +116,37 @@ fn the_model_tells_what_was_recorded_on_a_cluster() {
         let wrong = disagreements(&simulated(&folder), &json(&folder.join("recording.json")));
         assert!(wrong.is_empty(), "{}: {wrong:?}", folder.display());
     }
+}
+
+/// The same pods, sidecar and capture on `remora run`: what happened on a cluster happens here, in the same order and with
+/// the same network.
+#[test]
+fn the_same_pods_on_this_machine_do_what_they_did_on_a_cluster() {
+    let folders = folders();
+    let seen = stage::play(&folders);
+    let mut wrong = Vec::new();
+    for folder in &folders {
+        let name = folder.file_name().unwrap().to_str().unwrap();
+        let (here, there) = (&seen[name], json(&folder.join("recording.json")));
+        let (events, recorded) = (times(&here["events"]), times(&there["events"]));
+        let mut differs: Vec<String> = recorded
+            .keys()
+            .filter(|event| !events.contains_key(*event))
+            .map(|event| format!("{event} does not happen"))
+            .collect();
+        differs.extend(
+            events
+                .keys()
+                .filter(|event| !recorded.contains_key(*event))
+                .map(|event| format!("{event} happens")),
+        );
+        differs.extend(disagreements(&simulated(folder), here));
+        if here["network"] != there["network"] {
+            differs.push(format!("met {}, on a cluster {}", here["network"], there["network"]));
+        }
+        wrong.extend(differs.iter().map(|what| format!("{name}: {what}; {here}")));
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 #[test]

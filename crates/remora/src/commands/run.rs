@@ -144,7 +144,12 @@ fn tell(args: &Args, show: &Show) -> anyhow::Result<()> {
     }
     out::styled(&text)?;
     if let Some(path) = &args.report {
-        measured::page(&courses)?.release(Some(path))?;
+        let report = if path.extension().is_some_and(|e| e == "json") {
+            measured::events(&courses)?
+        } else {
+            measured::page(&courses)?
+        };
+        report.release(Some(path))?;
         out::note(format_args!("the report is in {}", path.display()));
     } else if !few && !args.timeline {
         out::note("--timeline draws all of them, --report FILE.html makes a page");

@@ -112,6 +112,14 @@ pub(crate) fn page(courses: &[Course]) -> anyhow::Result<Spool> {
     html.close_as("remora run", &totals)
 }
 
+/// What happened and what was to be expected, event by event, for programs.
+pub(crate) fn events(courses: &[Course]) -> anyhow::Result<Spool> {
+    let pods: Vec<_> = courses.iter().map(Course::json).collect();
+    let mut spool = Spool::new();
+    spool.push(&format!("{:#}\n", serde_json::json!({ "pods": pods })))?;
+    Ok(spool)
+}
+
 /// The chart of what was measured.
 pub(super) fn chart(out: &mut String, course: &Course) {
     let ready = course

@@ -130,8 +130,8 @@ pub(crate) struct Args {
     #[arg(long)]
     pub(crate) timeline: bool,
 
-    /// Write a page with measured and predicted timelines
-    #[arg(long, value_name = "FILE.html")]
+    /// Write a page with measured and predicted timelines; if its name ends in `.json`, both event by event
+    #[arg(long, value_name = "FILE.html|FILE.json")]
     pub(crate) report: Option<PathBuf>,
 
     /// When to stop: `ready`, `complete` (Jobs and pods that end), or a time such as 30s; else at Ctrl-C

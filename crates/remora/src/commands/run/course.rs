@@ -4,11 +4,13 @@ use super::pods::PodLine;
 use remora_startup::analysis::Analysis;
 use remora_startup::kubelet::Millis;
 use remora_startup::network::{Flow, NetState};
+use remora_startup::json;
 use remora_startup::sim::{
-    self, Act, Actor, ActorRef, Behaviour, Entry, Intervention, Part, Role, Scenario, Trace, What,
+    self, Act, Actor, ActorRef, Behaviour, Entry, Intervention, Lane, Part, Role, Scenario, Trace, What,
 };
 use remora_startup::timeline::{Doing, Timeline};
 use remora_startup::view::PodView;
+use serde_json::{Value, json};
 
 /// How long a prediction is looked at beyond what was seen.
 const LONGER: Millis = 5000;
@@ -21,6 +23,8 @@ pub(crate) struct Course {
     pub(crate) document: std::sync::Arc<serde_json::Value>,
     pub(crate) measured: Timeline,
     pub(crate) predicted: Timeline,
+    /// Both courses, event by event, as `check --assume` tells one.
+    events: Value,
     /// Whether it is gone.
     pub(crate) gone: bool,
     was_deleted: bool,
@@ -35,7 +39,7 @@ impl Course {
         let entries = with_network(pod, &analysis);
         let end = entries.last().map_or(0, |e| e.at);
         let trace = Trace {
-            network: Vec::new(),
+            network: lanes(&entries),
             status,
             gone: pod.is_gone(),
             end,
@@ -43,15 +47,26 @@ impl Course {
         };
         let was_deleted = trace.entries.iter().any(|e| e.what == What::DeleteRequested);
         let scenario = expected(&analysis, &trace.entries, end);
+        let simulated = sim::simulate(&scenario);
         Some(Self {
             name: pod.name.clone(),
             document: std::sync::Arc::clone(&pod.document),
             measured: Timeline::of(&scenario, &trace),
-            predicted: Timeline::of(&scenario, &sim::simulate(&scenario)),
+            predicted: Timeline::of(&scenario, &simulated),
+            events: json!({"measured": json::trace(&scenario, &trace), "predicted": json::trace(&scenario, &simulated)}),
             gone: pod.is_gone(),
             was_deleted,
             ready_after: pod.ready_at.map(|at| at.saturating_sub(pod.made_at())),
         })
+    }
+
+    /// For programs.
+    pub(crate) fn json(&self) -> Value {
+        let mut out = json!({"pod": self.name, "readyAfter": self.ready_after});
+        if let (Some(out), Value::Object(events)) = (out.as_object_mut(), self.events.clone()) {
+            out.extend(events);
+        }
+        out
     }
 
     /// Containers whose connections met something else than expected, with what and what.
@@ -172,6 +187,27 @@ fn with_network(pod: &PodLine, analysis: &Analysis) -> Vec<Entry> {
         }
     }
     out
+}
+
+/// The states of the network by process.
+fn lanes(entries: &[Entry]) -> Vec<Lane> {
+    let mut lanes: Vec<Lane> = Vec::new();
+    for entry in entries {
+        let What::Network(who, _, state) = &entry.what else {
+            continue;
+        };
+        let news = (entry.at, state.clone());
+        match lanes.iter_mut().find(|lane| lane.who == *who) {
+            Some(lane) if lane.states.last().is_some_and(|(_, last)| last == state) => {}
+            Some(lane) => lane.states.push(news),
+            None => lanes.push(Lane {
+                who: *who,
+                target: None,
+                states: vec![news],
+            }),
+        }
+    }
+    lanes
 }
 
 /// The mesh's own containers are not its subjects.

@@ -74,7 +74,12 @@ fn default_namespace(args: &Args, documents: &[Value]) -> String {
 }
 
 fn settings(args: &Args) -> anyhow::Result<Settings> {
-    let mesh = json!({"defaultConfig": {"holdApplicationUntilProxyStarts": args.mode.is_held()}});
+    // The mode says whether classic sidecars are waited for; pods that are classic against it do as in a cluster.
+    let mesh = if args.mode.is_native() {
+        json!({})
+    } else {
+        json!({"defaultConfig": {"holdApplicationUntilProxyStarts": args.mode.is_held()}})
+    };
     let values = Values::new(&json!({"pilot": {"cni": {"enabled": args.mode.is_cni()}}}));
     Ok(Settings {
         mesh: Mesh::new(mesh).context("make the settings of the mesh")?,
