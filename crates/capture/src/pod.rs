@@ -70,7 +70,7 @@ fn text<'a>(value: &'a Value, key: &str) -> &'a str {
     value.get(key).and_then(Value::as_str).unwrap_or_default()
 }
 
-/// What follows `istio-iptables` in a container's command and arguments.
+/// What follows `istio-iptables` in a container's command and arguments, up to what the container does afterwards.
 fn command_line(container: &Value) -> Option<Vec<&str>> {
     let words = ["command", "args"]
         .into_iter()
@@ -81,7 +81,8 @@ fn command_line(container: &Value) -> Option<Vec<&str>> {
         .iter()
         .take(3)
         .position(|word| word.rsplit('/').next() == Some("istio-iptables"))?;
-    Some(words[at + 1..].to_vec())
+    let flags = words[at + 1..].iter().copied().take_while(|word| *word != "--");
+    Some(flags.collect())
 }
 
 // istio: cni/pkg/plugin/sidecar_redirect.go. The annotation, the option, the value without the annotation.

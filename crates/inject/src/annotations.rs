@@ -53,6 +53,7 @@ const RULES: &[(&str, Rule)] = &[
     (name::SECURE_PORT, Rule::PortOrZero),
     (name::DATADOG_ENV, Rule::JsonMap),
     (name::GATE, Rule::OneOf(&["probe", "hook"])),
+    (name::CAPTURE, Rule::OneOf(&["init", "sidecar"])),
 ];
 
 /// Annotations without a rule that are known all the same: read by others, or judged elsewhere.
@@ -165,6 +166,7 @@ fn is_unknown(key: &str) -> bool {
             || rest.starts_with("start-after.")
             || rest.starts_with("demo.")
             || rest == "gate"
+            || rest == "capture"
             || rest == "enforce");
     }
     is_istio(key) && !known_names().any(|known| known == key)

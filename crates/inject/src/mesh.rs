@@ -46,11 +46,8 @@ impl<'a> Mesh<'a> {
         pod: &Value,
         warnings: &mut Vec<Warning>,
     ) -> Result<Self, InjectError> {
-        let gate = settings.values.text(&["remora", "gate"]);
-        if !["", "probe", "hook"].contains(&gate.as_str()) {
-            let text = format!("values: remora.gate must be probe or hook, not {}", shown(&gate));
-            return Err(InjectError::Malformed(text));
-        }
+        choice(settings, "gate", ["probe", "hook"])?;
+        choice(settings, "capture", ["init", "sidecar"])?;
         let status = Status::of(pod);
         let config = effective_config(pod, settings)?;
         let native = native::of_pod(pod, settings.native, warnings);
@@ -86,6 +83,11 @@ impl<'a> Mesh<'a> {
         if inputs.status == "0" {
             let text = "the status port is 0: the proxy has no probes, so nothing waits until it is ready";
             warnings.push(Warning::pod("status-port-zero", text));
+        }
+        if let Some(why) = inputs.cannot_capture() {
+            let text =
+                format!("the sidecar was to capture the traffic itself, but {why}; istio-init does it");
+            warnings.push(Warning::pod("capture-by-init", text));
         }
         let template = self.render(&inputs)?;
         let status = self.status_text(&template);
@@ -276,6 +278,20 @@ impl<'a> Mesh<'a> {
             json!(self.settings.revision_name())
         )
     }
+}
+
+/// A value of ours that is one of two words, or not given.
+fn choice(settings: &Settings, name: &str, words: [&str; 2]) -> Result<(), InjectError> {
+    let given = settings.values.text(&["remora", name]);
+    if given.is_empty() || words.contains(&given.as_str()) {
+        return Ok(());
+    }
+    let [one, other] = words;
+    let text = format!(
+        "values: remora.{name} must be {one} or {other}, not {}",
+        shown(&given)
+    );
+    Err(InjectError::Malformed(text))
 }
 
 fn effective_config(pod: &Value, settings: &Settings) -> Result<ProxyConfig, InjectError> {

@@ -108,6 +108,8 @@ pub mod annotation {
     pub const START_AFTER_PREFIX: &str = "remora.dev/start-after.";
     /// What makes containers wait for a native proxy: `probe` or `hook`.
     pub const GATE: &str = "remora.dev/gate";
+    /// Who captures the traffic of a pod with a native proxy: `init` (istio-init) or `sidecar` (the proxy itself).
+    pub const CAPTURE: &str = "remora.dev/capture";
 }
 
 /// Label names.

@@ -92,11 +92,23 @@ fn capture_of(pod: &Value, cni: bool) -> Capture {
         Capture::Never
     } else if has(names::INIT) {
         Capture::ByInit
+    } else if captures_itself(pod) {
+        Capture::ByProxy
     } else if has(names::VALIDATION) || cni {
         Capture::Sandbox
     } else {
         Capture::Never
     }
+}
+
+/// Whether a native proxy captures the traffic before it starts: `istio-iptables FLAGS -- proxy sidecar …`.
+fn captures_itself(pod: &Value) -> bool {
+    let Some(proxy) = view::find(view::init_containers(pod), names::PROXY) else {
+        return false;
+    };
+    let words = view::list(proxy, &["args"]);
+    let is = |word: &Value, text: &str| word.as_str() == Some(text);
+    words.first().is_some_and(|w| is(w, "istio-iptables")) && words.iter().any(|w| is(w, "--"))
 }
 
 fn apply(pod: &mut Value, list: &str, plan: &Plan) {

@@ -127,6 +127,42 @@ impl<'a> Inputs<'a> {
         self.native && self.has_probes() && wanted == "hook"
     }
 
+    /// Whether the proxy captures the traffic itself before it does anything else, without `istio-init`.
+    ///
+    /// A kubelet sees the end of an init container only when it looks, once a second; this saves that look.
+    pub(crate) fn captures_itself(&self) -> bool {
+        self.is_to_capture() && self.cannot_capture().is_none()
+    }
+
+    fn is_to_capture(&self) -> bool {
+        let wanted = self.own_or(
+            annotation::CAPTURE,
+            self.settings.values.at(&["remora", "capture"]),
+        );
+        self.mode != "NONE" && wanted == "sidecar"
+    }
+
+    /// Why the proxy cannot capture the traffic, where it should.
+    pub(crate) fn cannot_capture(&self) -> Option<&'static str> {
+        let context = view::container(self.pod, names::PROXY).and_then(|c| c.get("securityContext"));
+        let own = |key: &str| context.is_some_and(|c| c.get(key).is_some());
+        let gated = self.has_probes() && (self.waits_by_hook() || proxy::has_startup_probe(self));
+        let reason = if !self.native {
+            "it is no native sidecar, so the application would start without it if that failed"
+        } else if self.cni {
+            "a CNI plugin captures"
+        } else if !gated {
+            "nothing waits until it has done so"
+        } else if self.is_tproxy() || self.binds_low_ports() || proxy::traces(self) {
+            "it needs rights afterwards that it would give up"
+        } else if own("runAsUser") || own("runAsGroup") || own("capabilities") {
+            "the pod says with which rights it runs"
+        } else {
+            return None;
+        };
+        self.is_to_capture().then_some(reason)
+    }
+
     pub(crate) fn uses_istiod_certificates(&self) -> bool {
         self.text(&["global", "pilotCertProvider"]) == "istiod"
     }

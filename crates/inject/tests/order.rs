@@ -216,3 +216,101 @@ fn a_native_proxy_is_waited_for_by_its_probe_or_by_its_hook_never_by_both() {
     assert!(try_inject(&pod(), &wrong).is_err());
     assert!(try_inject(&annotated(&json!({"remora.dev/gate": "door"})), &native()).is_err());
 }
+
+/// A native proxy that captures the traffic itself takes the place of istio-init.
+#[test]
+fn a_native_proxy_may_capture_the_traffic_itself() {
+    let asked = json!({"remora.dev/capture": "sidecar", "remora.dev/network.u2": "direct",
+        "traffic.sidecar.istio.io/excludeOutboundPorts": "5432"});
+    let injected = inject(&annotated(&asked), &native());
+    assert_eq!(codes(&injected.warnings), Vec::<&str>::new());
+    assert_eq!(order(&injected.pod), "u2 istio-proxy u1 | app");
+    assert_eq!(
+        inject(&injected.pod, &native()).pod,
+        injected.pod,
+        "again, nothing changes"
+    );
+    let proxy = container(&injected.pod, "istio-proxy");
+    let words: Vec<&str> = proxy["args"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|w| w.as_str().unwrap())
+        .collect();
+    let end = words.iter().position(|word| *word == "--").unwrap();
+    let init = inject(
+        &annotated(&json!({"traffic.sidecar.istio.io/excludeOutboundPorts": "5432"})),
+        &native(),
+    );
+    assert_eq!(
+        json!(words[..end]),
+        container(&init.pod, "istio-init")["args"],
+        "the flags are those of istio-init"
+    );
+    assert_eq!(
+        json!(words[end + 1..]),
+        container(&init.pod, "istio-proxy")["args"]
+    );
+    assert_eq!(
+        proxy["securityContext"]["capabilities"],
+        json!({"add": ["NET_ADMIN"], "drop": ["ALL"]})
+    );
+    assert_eq!(proxy["securityContext"]["runAsGroup"], json!(1337));
+    assert_eq!(proxy["securityContext"]["allowPrivilegeEscalation"], json!(false));
+    let everywhere = mesh(true, &json!({"remora": {"capture": "sidecar"}}));
+    assert_eq!(order(&inject(&pod(), &everywhere).pod), "istio-proxy u1 u2 | app");
+    let back = annotated(&json!({"remora.dev/capture": "init"}));
+    assert_eq!(
+        order(&inject(&back, &everywhere).pod),
+        "istio-init istio-proxy u1 u2 | app"
+    );
+}
+
+#[test]
+fn where_nobody_would_wait_for_it_or_it_lacks_the_rights_istio_init_captures() {
+    let asked = |more: &Value| {
+        let mut annotations = json!({"remora.dev/capture": "sidecar"});
+        annotations
+            .as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
+        annotated(&annotations)
+    };
+    let mut own = asked(&json!({}));
+    own["spec"]["containers"]
+        .as_array_mut()
+        .unwrap()
+        .push(json!({"name": "istio-proxy", "image": "auto", "securityContext": {"runAsUser": 2000}}));
+    let open = mesh(
+        true,
+        &json!({"global": {"proxy": {"startupProbe": {"enabled": false}}}}),
+    );
+    let table = [
+        (asked(&json!({})), classic()),
+        (asked(&json!({})), mesh(true, &cni())),
+        (asked(&json!({})), open),
+        (
+            asked(&json!({"sidecar.istio.io/interceptionMode": "TPROXY"})),
+            native(),
+        ),
+        (own, native()),
+    ];
+    for (pod, settings) in table {
+        let injected = inject(&pod, &settings);
+        let before = order(&injected.pod);
+        assert!(
+            before.contains("istio-init") || before.contains("istio-validation"),
+            "{before}"
+        );
+        assert!(codes(&injected.warnings).contains(&"capture-by-init"), "{before}");
+    }
+    // Where nothing is captured nothing is said.
+    let none = inject(
+        &asked(&json!({"sidecar.istio.io/interceptionMode": "NONE"})),
+        &native(),
+    );
+    assert_eq!(codes(&none.warnings), Vec::<&str>::new());
+    let wrong = mesh(true, &json!({"remora": {"capture": "nobody"}}));
+    assert!(try_inject(&pod(), &wrong).is_err());
+    assert!(try_inject(&annotated(&json!({"remora.dev/capture": "nobody"})), &native()).is_err());
+}

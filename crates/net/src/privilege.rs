@@ -50,9 +50,40 @@ pub fn become_user(uid: u32, gid: u32) -> io::Result<()> {
     sys::set_thread_ids(uid, gid)
 }
 
+/// Gives up all capabilities for good, also for what is executed later. Only of the calling thread: to be called before
+/// there are others.
+pub fn give_up() -> io::Result<()> {
+    sys::set_no_new_privileges()?;
+    sys::clear_thread_capabilities()
+}
+
 /// Lets this process open as many descriptors as it ever may; gives that number.
 ///
 /// The usual limit of 1024 is for programs that use `select`; what may be raised is up to whoever started us.
 pub fn raise_descriptors() -> io::Result<u64> {
     sys::raise_descriptors()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{NET_ADMIN, SETUID, give_up, has};
+
+    #[test]
+    fn what_was_given_up_is_gone_and_does_not_come_back() {
+        // Rights belong to threads: this one is not needed afterwards.
+        std::thread::spawn(|| {
+            give_up().unwrap();
+            assert!(!has(NET_ADMIN) && !has(SETUID));
+            let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+            assert!(status.contains("NoNewPrivs:\t1"), "{status}");
+            // Not even for what root executes.
+            let child = std::process::Command::new("grep")
+                .args(["CapEff", "/proc/self/status"])
+                .output();
+            let told = String::from_utf8(child.unwrap().stdout).unwrap();
+            assert_eq!(told.trim_start_matches("CapEff:").trim(), "0000000000000000");
+        })
+        .join()
+        .unwrap();
+    }
 }

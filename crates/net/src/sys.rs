@@ -234,6 +234,23 @@ pub(crate) fn clear_thread_groups() -> io::Result<()> {
     check(libc::c_int::try_from(rc).unwrap_or(-1)).map(drop)
 }
 
+/// Neither the calling thread nor what it executes gets rights it does not have.
+pub(crate) fn set_no_new_privileges() -> io::Result<()> {
+    let on: libc::c_ulong = 1;
+    // SAFETY: no memory is passed.
+    check(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, on, 0, 0, 0) }).map(drop)
+}
+
+/// Empties the capability sets of the calling thread.
+pub(crate) fn clear_thread_capabilities() -> io::Result<()> {
+    // Version 3, which has two words for each of three sets; 0 is the calling thread.
+    let header: [u32; 2] = [0x2008_0522, 0];
+    let sets = [0_u32; 6];
+    // SAFETY: header and sets have the sizes this version prescribes and outlive the call.
+    let rc = unsafe { libc::syscall(libc::SYS_capset, header.as_ptr(), sets.as_ptr()) };
+    check(libc::c_int::try_from(rc).unwrap_or(-1)).map(drop)
+}
+
 /// Effective user and group of the calling thread.
 pub(crate) fn ids() -> (u32, u32) {
     // SAFETY: these calls have no arguments and cannot fail.

@@ -249,6 +249,46 @@ fn a_killed_proxy_lets_nothing_out_and_comes_back() {
     run.stop();
 }
 
+/// A sidecar that captures the traffic itself: its network is as the model says, and it keeps no right to change rules.
+#[test]
+fn a_sidecar_that_captures_itself_gives_up_its_rights() {
+    let more = STRICT.to_owned() + &caller("caller", "", "--tries, '200', --hold, '600'");
+    let annotations = "remora.dev/capture: sidecar, remora.dev/gate: hook";
+    let mut run = Running::start(&shop(annotations, "0", &more), &["--inject", "always"]);
+    run.wait_for("answered 200");
+    let sidecar = *run.processes("-- proxy sidecar").first().unwrap();
+    let status = std::fs::read_to_string(format!("/proc/{sidecar}/status")).unwrap();
+    for line in [
+        "CapPrm:\t0000000000000000",
+        "CapEff:\t0000000000000000",
+        "NoNewPrivs:\t1",
+    ] {
+        assert!(status.contains(line), "{status}");
+    }
+    run.stop();
+    let said = run.said();
+    let is_as_told = |line: &str| line.starts_with("shop/web ") && line.contains("network as predicted");
+    assert!(said.lines().any(is_as_told), "{said}");
+    assert!(said.contains("the rules are in place"), "{said}");
+}
+
+/// Whoever waits for a sidecar that cannot capture waits on: it ends instead of serving.
+#[test]
+fn a_sidecar_that_cannot_capture_does_not_start() {
+    for words in [
+        &["istio-iptables", "-p", "nonsense", "--", "proxy", "sidecar"][..],
+        &["istio-iptables", "--unheard-of", "--", "proxy", "sidecar"],
+        &["istio-iptables", "-p", "15001", "--", "wait"],
+    ] {
+        let output = Command::new(env!("CARGO_BIN_EXE_remora"))
+            .args(words)
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{words:?}: {said}");
+    }
+}
+
 fn network(pid: u32) -> String {
     let link = std::fs::read_link(format!("/proc/{pid}/ns/net")).unwrap_or_default();
     link.display().to_string()

@@ -142,7 +142,10 @@ fn the_same_pods_on_this_machine_do_what_they_did_on_a_cluster() {
         );
         differs.extend(disagreements(&simulated(folder), here));
         if here["network"] != there["network"] {
-            differs.push(format!("met {}, on a cluster {}", here["network"], there["network"]));
+            differs.push(format!(
+                "met {}, on a cluster {}",
+                here["network"], there["network"]
+            ));
         }
         wrong.extend(differs.iter().map(|what| format!("{name}: {what}; {here}")));
     }

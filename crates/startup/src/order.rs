@@ -73,6 +73,8 @@ pub enum Capture {
     Never,
     /// By an init container.
     ByInit,
+    /// By a native proxy, when it starts.
+    ByProxy,
     /// Before any container exists: a CNI plugin.
     Sandbox,
 }
@@ -298,6 +300,9 @@ fn declared_edges(
         match (item.need, capture, proxy) {
             (Need::Direct, Capture::ByInit, _) if !item.exempt => {
                 edges.extend(is_role(Role::Capture).map(|capture| (index, capture)));
+            }
+            (Need::Direct, Capture::ByProxy, _) if !item.exempt => {
+                edges.extend(is_role(Role::Proxy).map(|proxy| (index, proxy)));
             }
             (Need::Mesh, _, ProxyPlace::Native) => {
                 edges.extend(is_role(Role::Proxy).map(|proxy| (proxy, index)));

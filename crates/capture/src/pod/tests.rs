@@ -27,6 +27,16 @@ fn an_init_container_says_it_by_its_arguments() {
     assert!(matches!(options(&broken), Err(PodError::Arguments { container, .. }) if container == "i"));
 }
 
+/// What stands behind `--` is the sidecar's.
+#[test]
+fn a_sidecar_that_captures_says_it_by_its_arguments() {
+    let pod = json!({"spec": {"containers": [], "initContainers": [{"name": "istio-proxy", "restartPolicy": "Always",
+        "args": ["istio-iptables", "-p", "15009", "--", "proxy", "sidecar", "--domain", "x"]}]}});
+    let (how, given) = options(&pod).unwrap();
+    assert_eq!(how, CapturedBy::InitContainer("istio-proxy".into()));
+    assert_eq!((value_of(&given, "envoy-port"), given.len()), ("15009", 1));
+}
+
 #[test]
 fn annotations_say_it_otherwise() {
     let pod = json!({

@@ -5,9 +5,9 @@ use crate::image;
 use crate::names::{self, annotation};
 use serde_json::{Map, Value, json};
 
-/// `istio-init` or `istio-validation`; none when nothing is captured.
+/// `istio-init` or `istio-validation`; none when nothing is captured, or the proxy does it.
 pub(super) fn container(inputs: &Inputs<'_>) -> Option<Value> {
-    if inputs.mode == "NONE" {
+    if inputs.mode == "NONE" || inputs.captures_itself() {
         return None;
     }
     let base = inputs.text(&["global", "proxy_init", "image"]);
@@ -38,7 +38,8 @@ pub(super) fn container(inputs: &Inputs<'_>) -> Option<Value> {
     Some(Value::Object(container))
 }
 
-fn arguments(inputs: &Inputs<'_>) -> Vec<String> {
+/// The command that captures traffic, with its flags.
+pub(super) fn arguments(inputs: &Inputs<'_>) -> Vec<String> {
     let mesh = &inputs.settings.mesh;
     let mut args = vec!["istio-iptables".to_owned()];
     let mut flag = |name: &str, value: String| args.extend([name.to_owned(), value]);

@@ -1,6 +1,6 @@
 //! The container `istio-proxy`.
 
-use super::{Inputs, env, volumes};
+use super::{Inputs, env, init, volumes};
 use crate::image;
 use crate::names::{self, annotation};
 use remora_pod::view;
@@ -48,7 +48,13 @@ fn arguments(inputs: &Inputs<'_>) -> Vec<String> {
         annotation::AGENT_LOG_LEVEL,
         values.at(&["global", "logging", "level"]),
     );
-    let mut args = vec![
+    let mut args = Vec::new();
+    if inputs.captures_itself() {
+        // An agent that does not know this form captures, ends and never gets ready: the application does not start.
+        args = init::arguments(inputs);
+        args.push("--".to_owned());
+    }
+    args.extend([
         "proxy".to_owned(),
         "sidecar".to_owned(),
         "--domain".to_owned(),
@@ -59,7 +65,7 @@ fn arguments(inputs: &Inputs<'_>) -> Vec<String> {
         format!("--proxyLogLevel={level}"),
         format!("--proxyComponentLogLevel={components}"),
         format!("--log_output_level={agent}"),
-    ];
+    ]);
     let sts = inputs.text(&["global", "sts", "servicePort"]);
     if !sts.is_empty() && sts != "0" {
         args.push(format!("--stsPort={sts}"));
@@ -103,19 +109,25 @@ fn health_check() -> Value {
     json!({"path": "/healthz/ready", "port": names::HEALTH_PORT})
 }
 
+pub(super) fn has_startup_probe(inputs: &Inputs<'_>) -> bool {
+    let settings = inputs.proxy_value("startupProbe");
+    settings.get("enabled").is_some_and(crate::values::truthy)
+}
+
 fn startup_probe(inputs: &Inputs<'_>) -> Option<Value> {
     let settings = inputs.proxy_value("startupProbe");
-    settings
-        .get("enabled")
-        .is_some_and(crate::values::truthy)
-        .then(|| {
-            json!({
-                "httpGet": health_check(),
-                "periodSeconds": 1,
-                "timeoutSeconds": 3,
-                "failureThreshold": settings.get("failureThreshold").unwrap_or(&json!(600)),
-            })
+    has_startup_probe(inputs).then(|| {
+        json!({
+            "httpGet": health_check(),
+            "periodSeconds": 1,
+            "timeoutSeconds": 3,
+            "failureThreshold": settings.get("failureThreshold").unwrap_or(&json!(600)),
         })
+    })
+}
+
+pub(super) fn traces(inputs: &Inputs<'_>) -> bool {
+    inputs.config.metadata_of("IPTABLES_TRACE_LOGGING") == Some("true")
 }
 
 fn readiness_probe(inputs: &Inputs<'_>) -> Value {
@@ -142,9 +154,10 @@ fn security(inputs: &Inputs<'_>) -> Value {
     let mut context = inputs.security();
     let tproxy = inputs.is_tproxy();
     let low_ports = inputs.binds_low_ports();
-    let trace = inputs.config.metadata_of("IPTABLES_TRACE_LOGGING") == Some("true");
+    let trace = traces(inputs);
     let mut add = Vec::new();
-    if tproxy || trace {
+    // Who captures the traffic gives the right up before it does anything else.
+    if tproxy || trace || inputs.captures_itself() {
         add.push("NET_ADMIN");
     }
     if low_ports {

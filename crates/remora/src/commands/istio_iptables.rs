@@ -3,8 +3,8 @@
 //! Exit codes: 0 done or nothing to do, 1 any error, 126 validation failed (what Istio's repair looks for).
 
 use super::capture_flags::{CaptureFlags, environment};
-use crate::commands::report;
-use anyhow::Context;
+use crate::commands::{proxy, report};
+use anyhow::{Context, bail};
 use clap::Args;
 use remora_capture::install::{self, Outcome};
 use remora_capture::options::{Backend, Given, InitialState, Origin, Settings, parse_argv};
@@ -50,6 +50,10 @@ pub(crate) fn early(arguments: &[OsString]) -> Option<ExitCode> {
         (None, Some((name, rest))) => (command(name)?, rest),
         (None, None) => return None,
     };
+    let (rest, then) = match rest.iter().position(|word| word == "--") {
+        Some(at) if !clean => (&rest[..at], Some(&rest[at + 1..])),
+        _ => (rest, None),
+    };
     let rest: Vec<&str> = rest.iter().map(|word| word.to_str()).collect::<Option<_>>()?;
     if rest
         .iter()
@@ -58,7 +62,29 @@ pub(crate) fn early(arguments: &[OsString]) -> Option<ExitCode> {
         return None;
     }
     let given = parse_argv(&rest).map_err(anyhow::Error::from);
-    Some(report::finish(given.and_then(|given| act(given, clean))))
+    Some(match then {
+        None => report::finish(given.and_then(|given| act(given, clean))),
+        Some(words) => capture_and_go_on(given, words),
+    })
+}
+
+/// `istio-iptables FLAGS -- proxy sidecar …`: a sidecar that captures the traffic itself, gives up the right to and
+/// only then becomes a proxy. If any of it fails it ends, and whoever waits for it does not start.
+fn capture_and_go_on(given: anyhow::Result<Vec<Given>>, words: &[OsString]) -> ExitCode {
+    let captured = || -> anyhow::Result<ExitCode> {
+        let Some((_, words)) = words.split_first().filter(|(command, _)| *command == "proxy") else {
+            bail!("only `proxy` can follow behind `--`");
+        };
+        // As the proxy itself does it: a pod may be deleted at any moment.
+        remora_agent::keep_stops().context("keep signals that come early")?;
+        let code = act(given?, false)?;
+        if code != ExitCode::SUCCESS {
+            return Ok(code);
+        }
+        remora_net::privilege::give_up().context("give up the right to change rules")?;
+        Ok(proxy::start(words))
+    };
+    report::finish(captured())
 }
 
 /// Runs `istio-iptables`. Every error is exit 1, as Istio's is.

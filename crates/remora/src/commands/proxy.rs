@@ -23,6 +23,9 @@ with a warning, so that templates of other versions start.
 makes its bootstrap, carries its discovery and hands it certificates. When Envoy ends by itself its exit code, or 128 and
 the signal, is the agent's.
 
+`remora istio-iptables FLAGS -- proxy sidecar FLAGS` captures the pod's traffic first, as istio-init would with those flags,
+gives up all capabilities and goes on as the sidecar; it ends if that fails.
+
 The agent's port 15020 answers for the application's probes (ISTIO_KUBE_APP_PROBERS), for all metrics
 (/stats/prometheus) and, from inside the pod, POST /drain and POST /quitquitquit.
 
@@ -66,7 +69,8 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     start(&args.words)
 }
 
-fn start(words: &[OsString]) -> ExitCode {
+/// Runs with these words behind `proxy`.
+pub(super) fn start(words: &[OsString]) -> ExitCode {
     let words: Vec<String> = words
         .iter()
         .map(|word| word.to_string_lossy().into_owned())

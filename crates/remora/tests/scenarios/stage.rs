@@ -97,7 +97,9 @@ pub(crate) fn play(folders: &[PathBuf]) -> BTreeMap<String, Value> {
     }
     run.stop();
     let told: Value = serde_json::from_slice(&fs::read(&report).unwrap()).unwrap();
-    let recordings = plays.iter().map(|play| (play.name.clone(), play.recording(&told)));
+    let recordings = plays
+        .iter()
+        .map(|play| (play.name.clone(), play.recording(&told)));
     recordings.collect()
 }
 
@@ -152,11 +154,22 @@ impl Play {
             return;
         };
         if self.due.is_none() {
-            let happened = self.lines().iter().any(|(_, who, what)| format!("{who}.{what}") == on);
+            let happened = self
+                .lines()
+                .iter()
+                .any(|(_, who, what)| format!("{who}.{what}") == on);
             self.due = happened.then(|| Instant::now() + after);
         }
         if self.due.is_some_and(|due| due <= Instant::now()) {
-            run.ask(&["delete", "-n", "stage", "--no-wait", "--grace-period", &grace, &self.name]);
+            run.ask(&[
+                "delete",
+                "-n",
+                "stage",
+                "--no-wait",
+                "--grace-period",
+                &grace,
+                &self.name,
+            ]);
             self.deleted = true;
         }
     }
@@ -166,12 +179,24 @@ impl Play {
         let pods = told["pods"].as_array().unwrap();
         let measured = &pods.iter().find(|pod| pod["pod"] == name.as_str()).unwrap()["measured"];
         let is_told = |event: &&Value| {
-            let name = event["event"].as_str().unwrap();
-            let container = name.starts_with("ctr:") && name.ends_with(".exit") || name.ends_with(".start");
-            // The sidecar is no actor: that it was signalled is not in a recording.
-            (container || name.ends_with(".sigterm") && !name.starts_with("istio-")) && !name.contains('/')
+            let Some((who, what)) = event["event"].as_str().unwrap().rsplit_once('.') else {
+                return false;
+            };
+            let told = match what {
+                "start" => true,
+                "exit" => who.starts_with("ctr:"),
+                // The sidecar is no actor: that it was signalled is not in a recording.
+                "sigterm" => !who.starts_with("istio-"),
+                _ => false,
+            };
+            told && !who.contains('/')
         };
-        let events: Vec<&Value> = measured["events"].as_array().unwrap().iter().filter(is_told).collect();
+        let events: Vec<&Value> = measured["events"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter(is_told)
+            .collect();
         let lines = self.lines();
         let end = lines.last().map_or(0, |line| line.0);
         let mut network = serde_json::Map::new();
@@ -187,7 +212,9 @@ impl Play {
 /// What two targets together say about an actor's network, without what passes.
 fn states(lines: &[Line], actor: &str, end: u64) -> Vec<&'static str> {
     let own = || lines.iter().filter(|(_, who, _)| who == actor);
-    let over = own().find(|(_, _, what)| what == "exit").map_or(end, |line| line.0);
+    let over = own()
+        .find(|(_, _, what)| what == "exit")
+        .map_or(end, |line| line.0);
     let (mut plain, mut strict, mut seen) = (None, None, Vec::new());
     for (at, _, what) in own() {
         let Some((target, word)) = what.strip_prefix("net=").and_then(|w| w.split_once(' ')) else {

@@ -32,10 +32,19 @@ pub(super) fn of(view: &PodView, mesh: &Mesh, proxy: Option<&Container>) -> Capt
         .containers
         .iter()
         .find(|c| mesh.capture.contains(&c.name.as_str()));
-    if let Some(by) = by {
-        read_arguments(&mut rules, &by.command);
+    if let Some(words) = by.map(|by| by.command.as_slice()).or_else(|| own_words(proxy?)) {
+        read_arguments(&mut rules, words);
     }
     rules
+}
+
+/// The capture flags of a proxy that captures the traffic itself: `istio-iptables FLAGS -- proxy sidecar …`.
+pub(super) fn own_words(proxy: &Container) -> Option<&[String]> {
+    let words = &proxy.command;
+    let is_capture = |word: &String| word.rsplit('/').next() == Some("istio-iptables");
+    let begin = words.iter().take(3).position(is_capture)? + 1;
+    let end = words.iter().position(|word| word == "--")?;
+    words.get(begin..end)
 }
 
 /// `*` and nothing both mean everything.

@@ -11,7 +11,7 @@ pub enum CapturePoint {
     Never,
     /// With the sandbox, before any container.
     Sandbox,
-    /// When this init container runs.
+    /// When this init container runs: one that does nothing else, or a native proxy that does it first of all.
     Container(Slot),
 }
 
@@ -129,7 +129,8 @@ impl Setup {
         let gate = gate(view, mesh, proxy);
         let by = view
             .init_slots()
-            .find(|s| mesh.capture.contains(&view.containers[*s].name.as_str()));
+            .find(|s| mesh.capture.contains(&view.containers[*s].name.as_str()))
+            .or_else(|| (native && rules::own_words(container).is_some()).then_some(proxy));
         let exempt = exempt(view, container);
         let capture_at = match (exempt, by) {
             (Some(_), _) => CapturePoint::Never,

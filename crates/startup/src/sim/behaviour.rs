@@ -44,6 +44,8 @@ pub enum Role {
 pub struct Behaviour {
     /// What it is for.
     pub role: Role,
+    /// Rules it installs when it starts, whatever else it does.
+    pub captures: Option<Capture>,
     /// A name other than that of its part.
     pub label: Option<String>,
     /// How long it runs; `None`: until it is stopped.
@@ -82,6 +84,7 @@ impl Default for Behaviour {
     fn default() -> Self {
         Self {
             role: Role::App,
+            captures: None,
             label: None,
             lives: None,
             exit_code: 0,

@@ -73,6 +73,7 @@ impl World<'_> {
         let (role, lives) = (process.behaviour.role.clone(), process.behaviour.lives);
         let early = process.dies_early().then_some(process.behaviour.early_life);
         let listens = process.is_proxy();
+        let captures = listens && process.behaviour.captures.is_some();
         self.processes.push(process);
         self.note(What::Started(who));
         match role {
@@ -83,6 +84,9 @@ impl World<'_> {
             Role::App | Role::Proxy { .. } => {}
             Role::Capture(_) => self.later(CAPTURE_TAKES, Due::RulesIn(pid)),
             Role::AwaitProxy(_) => self.later(0, Due::Poll(pid)),
+        }
+        if captures {
+            self.later(CAPTURE_TAKES, Due::RulesIn(pid));
         }
         if let Some(early) = early {
             self.later(early, Due::End(pid));
@@ -95,17 +99,22 @@ impl World<'_> {
 
     pub(super) fn rules_in(&mut self, pid: Pid) {
         let process = &self.processes[pid];
-        let Role::Capture(rules) = &process.behaviour.role else {
-            return;
+        let (rules, ends) = match (&process.behaviour.role, &process.behaviour.captures) {
+            (Role::Capture(rules), _) => (rules, true),
+            (_, Some(rules)) => (rules, false),
+            _ => return,
         };
-        if !process.alive {
+        // A proxy that starts again finds its rules in place.
+        if !process.alive || (!ends && self.capture.as_ref() == Some(rules)) {
             return;
         }
         let who = process.who;
         self.capture = Some(rules.clone());
         self.upheavals += 1;
         self.note(What::Captured(Some(who)));
-        self.later(2, Due::End(pid));
+        if ends {
+            self.later(2, Due::End(pid));
+        }
     }
 
     pub(super) fn poll(&mut self, pid: Pid) {

@@ -75,8 +75,10 @@ fn main(analysis: &Analysis, container: &Container, report: &ActorReport) -> Beh
             ready_after: PROXY_READY,
             strict: false,
         };
+        let itself = setup.capture_at == CapturePoint::Container(report.actor.slot);
         return Behaviour {
             role,
+            captures: itself.then(|| setup.capture.clone()),
             drains: Some(drains),
             ..Behaviour::default()
         };

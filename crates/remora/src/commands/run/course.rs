@@ -2,9 +2,9 @@
 
 use super::pods::PodLine;
 use remora_startup::analysis::Analysis;
+use remora_startup::json;
 use remora_startup::kubelet::Millis;
 use remora_startup::network::{Flow, NetState};
-use remora_startup::json;
 use remora_startup::sim::{
     self, Act, Actor, ActorRef, Behaviour, Entry, Intervention, Lane, Part, Role, Scenario, Trace, What,
 };
