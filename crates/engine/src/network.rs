@@ -8,10 +8,12 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use remora_net::address::{self, Assigned};
 use remora_net::netlink::KernelError;
-use remora_net::nft::TransactionError;
+use remora_net::nft::{Connection, TransactionError};
 use remora_net::{Namespace, link, route};
 
 use crate::services::{CONTROL_ADDRESS, DNS_ADDRESS, Forward};
@@ -74,7 +76,9 @@ fn kernel(what: &'static str) -> impl Fn(KernelError) -> NetworkError {
 #[derive(Debug)]
 pub struct Node {
     namespace: Namespace,
-    pods: u32,
+    pods: AtomicU32,
+    /// To its rules. Kept, because closing one that changed something takes the kernel a while.
+    rules: Mutex<Connection>,
 }
 
 /// A pod's place in the network.
@@ -90,7 +94,7 @@ impl Node {
     /// Makes the node.
     pub fn create() -> Result<Self, NetworkError> {
         let made = Namespace::create().map_err(namespace("make a network namespace for the node"))?;
-        in_namespace(&made, || {
+        let rules = in_namespace(&made, || {
             let mut socket = link::socket().map_err(namespace("open netlink"))?;
             let interface = up(&mut socket, "lo")?;
             for own in [NODE_ADDRESS, DNS_ADDRESS, CONTROL_ADDRESS] {
@@ -105,12 +109,14 @@ impl Node {
             ] {
                 std::fs::write(path, value).map_err(namespace("set up forwarding in the node"))?;
             }
-            rules::install()?;
-            Ok(())
+            let mut rules = Connection::open().map_err(namespace("open netlink"))?;
+            rules::install(&mut rules)?;
+            Ok(rules)
         })?;
         Ok(Self {
             namespace: made,
-            pods: 0,
+            pods: AtomicU32::new(0),
+            rules: Mutex::new(rules),
         })
     }
 
@@ -120,9 +126,8 @@ impl Node {
     }
 
     /// The address of the next pod.
-    pub fn next_address(&mut self) -> Ipv4Addr {
-        self.pods += 1;
-        Ipv4Addr::from_bits(FIRST_POD + self.pods - 1)
+    pub fn next_address(&self) -> Ipv4Addr {
+        Ipv4Addr::from_bits(FIRST_POD + self.pods.fetch_add(1, Ordering::Relaxed))
     }
 
     /// Connects a pod's namespace.
@@ -165,12 +170,16 @@ impl Node {
 
     /// Sends TCP connections of pods to the outside to a port of the node.
     pub(crate) fn lead_outside(&self, to: SocketAddrV4) -> Result<(), NetworkError> {
-        in_namespace(&self.namespace, || rules::lead_outside(to))
+        rules::lead_outside(&mut self.rules(), to)
     }
 
     /// Sends connections to Service addresses where they belong, from now on.
     pub fn forward(&self, forwards: &[Forward]) -> Result<(), NetworkError> {
-        in_namespace(&self.namespace, || rules::replace(forwards))
+        rules::replace(&mut self.rules(), forwards)
+    }
+
+    fn rules(&self) -> MutexGuard<'_, Connection> {
+        self.rules.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

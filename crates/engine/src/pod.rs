@@ -88,6 +88,9 @@ pub enum HomeError {
     /// What else is done to its network.
     #[error("set up the network of the pod")]
     Plugin(#[source] crate::world::Refusal),
+    /// Whoever was to make or remove them.
+    #[error("the task that sets up or removes the pod died")]
+    Died(#[from] tokio::task::JoinError),
     /// A file of it.
     #[error("write {}", path.display())]
     Write {
@@ -201,7 +204,7 @@ impl Pod {
     async fn carry_out(&mut self, action: Action) {
         match action {
             Action::CreateSandbox => self.make_home(),
-            Action::StopSandbox => self.leave_home().await,
+            Action::StopSandbox => self.leave_home(),
             Action::Start(slot, attempt) => self.start(slot, attempt),
             Action::RunHook(slot, hook) => self.run_hook(slot, hook),
             Action::RunProbe(slot, kind) => self.run_probe(slot, kind),

@@ -201,7 +201,7 @@ impl Session {
         let namespace = node.namespace().clone();
         let plane = Arc::new(set_up_mesh(&mut manifest, &options.secret, raw.clone())?);
         let world = Arc::new(World {
-            node: Mutex::new(node),
+            node,
             objects: manifest.objects,
             services: manifest.services,
             policies: manifest.policies,
@@ -226,7 +226,7 @@ impl Session {
         serve_inside(&namespace, &mut tasks, &names, &plane, options.upstream.clone())?;
         if options.egress {
             let listener = listen_inside(&namespace, *egress::AT.ip(), egress::AT.port())?;
-            world.with_node(|node| node.lead_outside(egress::AT))?;
+            world.node.lead_outside(egress::AT)?;
             tasks.spawn(egress::serve(listener));
         }
         let visitor = if options.publish.is_empty() {

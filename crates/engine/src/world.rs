@@ -94,7 +94,7 @@ pub enum Notice {
 #[derive(Debug)]
 pub struct World {
     /// The node.
-    pub node: Mutex<Node>,
+    pub node: Node,
     /// What pods may refer to.
     pub objects: Objects,
     /// All Services.
@@ -141,11 +141,6 @@ impl World {
         let _ = self.notices.send(notice).await;
     }
 
-    /// Works with the node.
-    pub fn with_node<T>(&self, work: impl FnOnce(&mut Node) -> T) -> T {
-        work(&mut self.node.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
     /// Where a pod is.
     pub(crate) fn address_of(&self, pod: PodId) -> Option<Ipv4Addr> {
         let known = self.addresses.lock().unwrap_or_else(PoisonError::into_inner);
@@ -156,10 +151,5 @@ impl World {
     pub(crate) fn placed(&self, pod: PodId, address: Ipv4Addr) {
         let mut known = self.addresses.lock().unwrap_or_else(PoisonError::into_inner);
         known.insert(pod, address);
-    }
-
-    /// An address for a new pod.
-    pub fn next_address(&self) -> Ipv4Addr {
-        self.with_node(Node::next_address)
     }
 }

@@ -4,7 +4,7 @@ use remora_net::nft::{Base, Batch, ChainSpec, Cmp, Connection, Ct, Expression, H
 
 use std::net::SocketAddrV4;
 
-use super::{NetworkError, namespace};
+use super::NetworkError;
 use crate::services::{Forward, Protocol};
 
 const TABLE: &str = "remora-node";
@@ -16,7 +16,7 @@ const DESTINATION_NAT: i32 = -100;
 const IPV4: u8 = 2;
 
 /// Puts the chains there. They stay for the life of the node: removing them would forget open connections.
-pub(super) fn install() -> Result<(), NetworkError> {
+pub(super) fn install(node: &mut Connection) -> Result<(), NetworkError> {
     let mut batch = Batch::new(TABLE);
     batch.add_table(None);
     for name in [SERVICES, NOBODY] {
@@ -40,11 +40,11 @@ pub(super) fn install() -> Result<(), NetworkError> {
             batch.add_rule(&name, &[Expression::Verdict(Verdict::Jump(target.to_owned()))]);
         }
     }
-    commit(batch)
+    Ok(node.commit(batch)?)
 }
 
 /// Sends what pods want of the outside to a port of the node.
-pub(super) fn lead_outside(to: SocketAddrV4) -> Result<(), NetworkError> {
+pub(super) fn lead_outside(node: &mut Connection, to: SocketAddrV4) -> Result<(), NetworkError> {
     let part_of_destination = Expression::Payload {
         base: Base::Network,
         offset: 16,
@@ -64,11 +64,11 @@ pub(super) fn lead_outside(to: SocketAddrV4) -> Result<(), NetworkError> {
     rule.push(Expression::DestinationNat(to));
     let mut batch = Batch::new(TABLE);
     batch.add_rule("nat-pods", &rule);
-    commit(batch)
+    Ok(node.commit(batch)?)
 }
 
 /// Exchanges the rules of the Services, all at once.
-pub(super) fn replace(forwards: &[Forward]) -> Result<(), NetworkError> {
+pub(super) fn replace(node: &mut Connection, forwards: &[Forward]) -> Result<(), NetworkError> {
     let mut batch = Batch::new(TABLE);
     batch.flush_chain(SERVICES);
     batch.flush_chain(NOBODY);
@@ -92,7 +92,7 @@ pub(super) fn replace(forwards: &[Forward]) -> Result<(), NetworkError> {
             batch.add_rule(SERVICES, &rule);
         }
     }
-    commit(batch)
+    Ok(node.commit(batch)?)
 }
 
 fn addressed_to(forward: &Forward) -> Vec<Expression> {
@@ -108,10 +108,4 @@ fn addressed_to(forward: &Forward) -> Vec<Expression> {
         destination(Base::Transport, 2, 2),
         equals(&forward.from.port().to_be_bytes()),
     ]
-}
-
-fn commit(batch: Batch) -> Result<(), NetworkError> {
-    let mut connection = Connection::open().map_err(namespace("open netlink"))?;
-    connection.commit(batch)?;
-    Ok(())
 }

@@ -103,7 +103,7 @@ impl Pod {
     }
 
     fn attempt(&self, raw: &serde_json::Value, port: Option<u16>, agent: &'static str) -> Attempt {
-        let node = self.world.with_node(|node| node.namespace().clone());
+        let node = self.world.node.namespace().clone();
         let address = self.home.as_ref().map(|home| home.address);
         Attempt::new(node, raw, address, port, agent)
     }

@@ -1,6 +1,7 @@
 //! Making and removing what the containers of a pod share.
 
 use std::fs;
+use std::net::Ipv4Addr;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -13,12 +14,14 @@ use remora_startup::mesh::{CapturePoint, Mode, Setup};
 use remora_startup::sim::What;
 use remora_startup::view::PodView;
 use serde_json::Value;
+use tokio::runtime::Handle;
+use tokio::task::spawn_blocking;
 
 use super::{Home, HomeError, Mail, Pod, chain, facts, watch};
-use crate::network::NODE_ADDRESS;
+use crate::network::{NODE_ADDRESS, NetworkError};
 use crate::sandbox::{Processes, Sandbox, SandboxSpec};
 use crate::volumes;
-use crate::world::{PodId, World};
+use crate::world::{Notice, PodId, World};
 
 impl Pod {
     pub(super) fn make_home(&mut self) {
@@ -27,11 +30,20 @@ impl Pod {
             Arc::clone(&self.document),
             self.mail.clone(),
         );
-        let (id, sandboxes) = (self.id, self.starts.len());
+        let host = flag(&document, "hostNetwork");
+        let place = Place {
+            id: self.id,
+            sandboxes: self.starts.len(),
+            // Here, so that pods have their addresses in the order in which they were asked for.
+            address: (!host).then(|| world.node.next_address()),
+        };
         tokio::spawn(async move {
-            let made = make(&world, &document, id, sandboxes).await;
+            // The kernel takes its time to make a network, and the thread of the run serves all pods.
+            let runtime = Handle::current();
+            let work = move || runtime.block_on(make(&world, &document, &place));
+            let made = spawn_blocking(work).await;
             // The pod may be gone by now.
-            let _ = mail.send(Mail::Home(made));
+            let _ = mail.send(Mail::Home(made.unwrap_or_else(|died| Err(died.into()))));
         });
     }
 
@@ -54,38 +66,60 @@ impl Pod {
         }
     }
 
-    pub(super) async fn leave_home(&mut self) {
+    pub(super) fn leave_home(&mut self) {
         self.watcher = None;
         for container in &mut self.containers {
             *container = None;
         }
-        if let Some(home) = self.home.take() {
-            let detached = self.world.with_node(|node| node.detach(home.address));
-            if let Err(error) = detached {
-                self.trouble(chain(&error)).await;
+        let (home, id) = (self.home.take(), self.id);
+        let (world, mail) = (Arc::clone(&self.world), self.mail.clone());
+        tokio::spawn(async move {
+            let node = Arc::clone(&world);
+            let left = spawn_blocking(move || home.map_or(Ok(()), |home| leave(&node, &home))).await;
+            if let Err(error) = left.unwrap_or_else(|died| Err(died.into())) {
+                world.tell(Notice::Trouble(Some(id), chain(&error))).await;
             }
-            // What is left of it is removed with the whole run.
-            let _ = fs::remove_dir_all(&home.directory);
-        }
-        self.happened(What::SandboxRemoved).await;
-        self.tell_back(Mail::Event(Event::SandboxStopped));
+            // The pod may be gone by now.
+            let _ = mail.send(Mail::Happened(What::SandboxRemoved));
+            let _ = mail.send(Mail::Event(Event::SandboxStopped));
+        });
     }
 }
 
-async fn make(world: &World, pod: &Value, id: PodId, sandboxes: usize) -> Result<Home, HomeError> {
-    let flag = |field: &str| view::at(pod, &["spec", field]).and_then(Value::as_bool) == Some(true);
-    let host = flag("hostNetwork");
-    let address = if host { NODE_ADDRESS } else { world.next_address() };
-    let network = if host {
-        world.with_node(|node| node.namespace().clone())
-    } else {
-        let made = Namespace::create().map_err(|source| crate::network::NetworkError::Namespace {
-            what: "make a network namespace for the pod",
-            source,
-        })?;
-        world.with_node(|node| node.attach(&made, address))?;
-        made
+/// Where a pod is put.
+struct Place {
+    id: PodId,
+    sandboxes: usize,
+    /// None: the node's own.
+    address: Option<Ipv4Addr>,
+}
+
+fn flag(pod: &Value, field: &str) -> bool {
+    view::at(pod, &["spec", field]).and_then(Value::as_bool) == Some(true)
+}
+
+fn leave(world: &World, home: &Home) -> Result<(), HomeError> {
+    let detached = world.node.detach(home.address);
+    // What is left of it is removed with the whole run.
+    let _ = fs::remove_dir_all(&home.directory);
+    Ok(detached?)
+}
+
+async fn make(world: &World, pod: &Value, place: &Place) -> Result<Home, HomeError> {
+    let flag = |field: &str| flag(pod, field);
+    let network = match place.address {
+        None => world.node.namespace().clone(),
+        Some(address) => {
+            let made = Namespace::create().map_err(|source| NetworkError::Namespace {
+                what: "make a network namespace for the pod",
+                source,
+            })?;
+            world.node.attach(&made, address)?;
+            made
+        }
     };
+    let (id, sandboxes) = (place.id, place.sandboxes);
+    let address = place.address.unwrap_or(NODE_ADDRESS);
     capture_with_sandbox(pod, &network)?;
     if let Some(plugin) = &world.plugin {
         plugin.add(pod, &network).map_err(HomeError::Plugin)?;

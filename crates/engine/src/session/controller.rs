@@ -304,7 +304,7 @@ impl Controller {
         self.members = list;
         let services = &self.world.services;
         let forwards = forwards(services, &self.members);
-        let written = self.world.with_node(|node| node.forward(&forwards));
+        let written = self.world.node.forward(&forwards);
         if let Err(error) = written {
             self.tell(Notice::Trouble(None, chain(&error))).await;
         }
