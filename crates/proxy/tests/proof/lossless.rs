@@ -173,12 +173,16 @@ fn an_endpoint_leaves_and_comes_back_without_a_failed_request() {
         second = start();
         scene.client.learn(&both);
     }
-    load.more(100);
-    let served = second
-        .records
-        .try_iter()
-        .filter(|record| record.error.is_none())
-        .count();
-    assert!(served > 10, "the one that came back gets its share");
+    // The quicker one is preferred, which on a busy machine may be the other one for a while.
+    let mut served = 0;
+    for _ in 0..20 {
+        load.more(100);
+        let ended = second.records.try_iter();
+        served += ended.filter(|record| record.error.is_none()).count();
+        if served > 10 {
+            break;
+        }
+    }
+    assert!(served > 10, "the one that came back gets its share, not {served}");
     load.end();
 }
