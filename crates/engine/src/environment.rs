@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::time::SystemTime;
 
 use remora_pod::quantity::Quantity;
 use remora_pod::{object, view};
@@ -34,6 +35,8 @@ pub struct Facts {
     pub cpu_millis: i128,
     /// Memory of the node in bytes.
     pub memory: i128,
+    /// When its tokens begin.
+    pub now: SystemTime,
 }
 
 /// Something a container refers to does not exist. The container waits with `CreateContainerConfigError`.

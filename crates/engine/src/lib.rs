@@ -35,6 +35,7 @@ pub mod services;
 pub mod session;
 pub mod store;
 mod sys;
+pub mod token;
 pub mod visitor;
 pub mod volumes;
 pub mod world;

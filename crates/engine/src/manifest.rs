@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 
-use remora_pod::{object, view, workload};
+use remora_pod::{object, workload};
 use serde_json::{Value, json};
 
 use crate::objects::{Objects, key};
@@ -153,22 +153,6 @@ impl Manifest {
             (object::namespace(&planned.pod).to_owned(), account)
         };
         self.pods.iter().map(of).collect()
-    }
-
-    /// Audiences of all tokens that pods mount, besides the usual one.
-    pub fn audiences(&self) -> BTreeSet<String> {
-        let volumes = self
-            .pods
-            .iter()
-            .flat_map(|planned| view::list(&planned.pod, &["spec", "volumes"]));
-        let sources = volumes.flat_map(|volume| view::list(volume, &["projected", "sources"]));
-        let audience = |source: &Value| {
-            let token = source.get("serviceAccountToken")?;
-            Some(view::text(token, &["audience"]).unwrap_or_default().to_owned())
-        };
-        let mut found: BTreeSet<String> = sources.filter_map(audience).collect();
-        found.insert(String::new());
-        found
     }
 }
 

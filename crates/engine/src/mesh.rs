@@ -4,8 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use base64::Engine as _;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use remora_control::kubernetes::{Kind, World};
 use remora_control::mesh::{Document, Workload};
 use remora_control::plane::Settings;
@@ -17,6 +15,7 @@ use serde_json::{Value, json};
 
 use crate::environment::service_account;
 use crate::services::{Member, Protocol, Service, ServicePort, Target};
+use crate::token::Mint;
 
 /// The trust domain of every run.
 pub const TRUST_DOMAIN: &str = "cluster.local";
@@ -47,96 +46,34 @@ pub enum MeshError {
     Plane(#[from] PlaneError),
 }
 
-/// The token of a service account for an audience.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Token {
-    /// The account's namespace.
-    pub namespace: String,
-    /// The account.
-    pub account: String,
-    /// For whom it is; empty for the cluster itself.
-    pub audience: String,
-    /// The token.
-    pub text: String,
-}
-
-/// Makes tokens for service accounts and audiences. `secret` makes them unguessable.
-///
-/// They look like a cluster's tokens, so that programs that read the claims find them; nobody but this run's own
-/// control plane takes them, and it compares them as a whole.
-pub fn tokens(
-    accounts: &BTreeSet<(String, String)>,
-    audiences: &BTreeSet<String>,
-    secret: &[u8],
-    now: SystemTime,
-) -> Vec<Token> {
-    let seconds = now
-        .duration_since(SystemTime::UNIX_EPOCH)
-        .unwrap_or_default()
-        .as_secs();
-    let mut out = Vec::new();
-    for (namespace, account) in accounts {
-        for audience in audiences {
-            let claims = claims(namespace, account, audience, seconds);
-            let head = URL_SAFE_NO_PAD.encode(json!({"alg": "none", "typ": "JWT"}).to_string().as_bytes());
-            let body = URL_SAFE_NO_PAD.encode(claims.to_string().as_bytes());
-            let tail = URL_SAFE_NO_PAD.encode(secret);
-            out.push(Token {
-                namespace: namespace.clone(),
-                account: account.clone(),
-                audience: audience.clone(),
-                text: format!("{head}.{body}.{tail}"),
-            });
-        }
-    }
-    out
-}
-
-fn claims(namespace: &str, account: &str, audience: &str, now: u64) -> Value {
-    let audience = if audience.is_empty() {
-        "https://kubernetes.default.svc.cluster.local"
-    } else {
-        audience
-    };
-    json!({
-        "aud": [audience],
-        "exp": now + LIFE.as_secs(),
-        "iat": now,
-        "iss": "https://kubernetes.default.svc.cluster.local",
-        "kubernetes.io": {"namespace": namespace, "serviceaccount": {"name": account}},
-        "sub": format!("system:serviceaccount:{namespace}:{account}"),
-    })
-}
-
 /// Knows the tokens of the run.
-struct Known(Vec<(String, SpiffeId)>);
+struct Known(Mint);
 
 #[tonic::async_trait]
 impl Authenticator for Known {
     async fn identify(&self, token: &str) -> Result<SpiffeId, Unidentified> {
-        let same = |expected: &str| {
-            let pairs = expected.bytes().zip(token.bytes());
-            expected.len() == token.len() && pairs.fold(0, |sum, (a, b)| sum | (a ^ b)) == 0
-        };
-        let found = self.0.iter().find(|(expected, _)| same(expected));
-        found
-            .map(|(_, id)| id.clone())
-            .ok_or_else(|| Unidentified::Refused("the token is none of this run's".to_owned()))
+        let refused = |error: &dyn std::error::Error| Unidentified::Refused(error.to_string());
+        let owner = self.0.read(token, SystemTime::now());
+        let (namespace, account) = owner.map_err(|error| refused(&error))?;
+        SpiffeId::of_service_account(TRUST_DOMAIN, &namespace, &account).map_err(|error| refused(&error))
     }
 }
 
-/// The control plane of a run.
-pub fn plane(tokens: &[Token], notice: impl Fn(&Notice) + Send + Sync + 'static) -> Result<Plane, MeshError> {
+/// The control plane of a run with pods of these accounts.
+pub fn plane(
+    accounts: &BTreeSet<(String, String)>,
+    mint: Mint,
+    notice: impl Fn(&Notice) + Send + Sync + 'static,
+) -> Result<Plane, MeshError> {
     let authority = Authority::generate("remora run", SystemTime::now(), ROOT_LIFE)?;
-    let mut known = Vec::new();
-    for token in tokens {
-        let id = SpiffeId::of_service_account(TRUST_DOMAIN, &token.namespace, &token.account);
-        let id = id.map_err(|source| MeshError::Identity {
-            namespace: token.namespace.clone(),
-            account: token.account.clone(),
+    // Said now rather than when the first proxy asks.
+    for (namespace, account) in accounts {
+        let id = SpiffeId::of_service_account(TRUST_DOMAIN, namespace, account);
+        id.map_err(|source| MeshError::Identity {
+            namespace: namespace.clone(),
+            account: account.clone(),
             source,
         })?;
-        known.push((token.text.clone(), id));
     }
     let settings = Settings {
         trust_domain: TRUST_DOMAIN.to_owned(),
@@ -147,7 +84,7 @@ pub fn plane(tokens: &[Token], notice: impl Fn(&Notice) + Send + Sync + 'static)
         certificate_life: LIFE,
         longest_certificate_life: LIFE,
     };
-    Ok(Plane::new(authority, Arc::new(Known(known)), settings, notice)?)
+    Ok(Plane::new(authority, Arc::new(Known(mint)), settings, notice)?)
 }
 
 /// A pod as the mesh sees it.
@@ -267,11 +204,10 @@ fn owner(pod: &Value) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Peer, documents, tokens};
+    use super::{Peer, documents};
     use crate::services::{self, Member};
     use remora_control::mesh::{Document, Tunnel};
     use serde_json::json;
-    use std::time::SystemTime;
 
     #[test]
     fn meshed_pods_are_reached_by_tunnel_and_others_plainly() {
@@ -339,17 +275,5 @@ mod tests {
         };
         assert!(open.policies.is_empty());
         assert_eq!(closed.policies, [format!("shop/{}", policy.name)]);
-    }
-
-    #[test]
-    fn tokens_differ_by_account_audience_and_run() {
-        let accounts = [("a".to_owned(), "x".to_owned()), ("b".to_owned(), "x".to_owned())].into();
-        let audiences = [String::new(), "istio-ca".to_owned()].into();
-        let first = tokens(&accounts, &audiences, b"one", SystemTime::UNIX_EPOCH);
-        let second = tokens(&accounts, &audiences, b"two", SystemTime::UNIX_EPOCH);
-        assert_eq!(first.len(), 4);
-        let all: std::collections::BTreeSet<&str> =
-            first.iter().chain(&second).map(|t| t.text.as_str()).collect();
-        assert_eq!(all.len(), 8);
     }
 }

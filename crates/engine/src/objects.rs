@@ -1,11 +1,15 @@
 //! What pods may refer to: each ConfigMap, Secret and token.
 
 use std::collections::BTreeMap;
+use std::time::SystemTime;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use remora_pod::{object, view};
 use serde_json::Value;
+
+use crate::token::Mint;
+use crate::volumes::Grant;
 
 /// Keys and contents of a `ConfigMap` or a Secret.
 pub type Content = BTreeMap<String, Vec<u8>>;
@@ -24,7 +28,7 @@ pub struct Undecodable {
 pub struct Objects {
     config_maps: BTreeMap<(String, String), Content>,
     secrets: BTreeMap<(String, String), Content>,
-    tokens: BTreeMap<(String, String, String), String>,
+    mint: Option<Mint>,
 }
 
 impl Objects {
@@ -57,10 +61,9 @@ impl Objects {
         self.config_maps.insert(key, content);
     }
 
-    /// Puts the token of a service account for an audience there.
-    pub fn put_token(&mut self, namespace: &str, account: &str, audience: &str, token: String) {
-        let key = (namespace.to_owned(), account.to_owned(), audience.to_owned());
-        self.tokens.insert(key, token);
+    /// From now on there are tokens.
+    pub fn put_mint(&mut self, mint: Mint) {
+        self.mint = Some(mint);
     }
 
     /// The content of a `ConfigMap`.
@@ -73,10 +76,10 @@ impl Objects {
         self.secrets.get(&(namespace.to_owned(), name.to_owned()))
     }
 
-    /// The token of a service account for an audience.
-    pub fn token(&self, namespace: &str, account: &str, audience: &str) -> Option<&str> {
-        let key = (namespace.to_owned(), account.to_owned(), audience.to_owned());
-        self.tokens.get(&key).map(String::as_str)
+    /// A token of a service account, from now on.
+    pub fn token(&self, namespace: &str, account: &str, grant: &Grant, now: SystemTime) -> Option<String> {
+        let mint = self.mint.as_ref()?;
+        Some(mint.token(namespace, account, grant, now))
     }
 }
 

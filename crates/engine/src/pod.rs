@@ -18,6 +18,7 @@ use remora_startup::sim::{Actor, ActorRef, Change, What, changes};
 use remora_startup::view::{Hook, PodView, Slot};
 use serde_json::Value;
 use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinSet;
 
 use crate::container::{Container, StartError, Stdio};
 use crate::environment::Facts;
@@ -129,6 +130,8 @@ pub struct Pod {
     /// Nobody gives orders any more.
     abandoned: bool,
     watcher: Option<watch::Watch>,
+    /// Keeps the tokens in volumes young.
+    renewal: JoinSet<()>,
 }
 
 impl Pod {
@@ -152,6 +155,7 @@ impl Pod {
             gone: false,
             abandoned: false,
             watcher: None,
+            renewal: JoinSet::new(),
         }
     }
 
@@ -324,6 +328,7 @@ pub(crate) fn facts(world: &World, address: Ipv4Addr, uid: String) -> Facts {
         uid,
         cpu_millis: world.cpu_millis,
         memory: world.memory,
+        now: std::time::SystemTime::now(),
     }
 }
 

@@ -1,7 +1,7 @@
 //! Containers without root: a user namespace for this whole process.
 //!
-//! [`acquire`] is called once, before any thread is started. Root stays as it is. Everybody else becomes root of a user
-//! namespace, with the ids `/etc/subuid` and `/etc/subgid` give to the user where `newuidmap` is installed, with the
+//! [`acquire`] is called once, before any thread is started. Root stays root, with mounts of its own that nobody else
+//! sees. Everybody else becomes root of a user namespace, with the ids `/etc/subuid` and `/etc/subgid` give to the user where `newuidmap` is installed, with the
 //! user's own id alone otherwise. From then on the rest of this crate works as it does for root; what it mounts is
 //! seen by nobody else.
 
@@ -67,6 +67,7 @@ const PLACES: [&str; 3] = ["/usr/bin", "/bin", "/usr/local/bin"];
 /// Has the power to run containers, by being root already or in a user namespace.
 pub fn acquire() -> Result<Privileges, RootlessError> {
     if rustix::process::geteuid().is_root() && sys::own_capabilities() & SYS_ADMIN != 0 {
+        sys::mount::keep_private().map_err(RootlessError::Powerless)?;
         return Ok(Privileges::Root);
     }
     let (uid, gid) = (

@@ -36,6 +36,7 @@ use crate::registry::{Client, ClientError, Credentials, Settings as RegistrySett
 use crate::relay::{self, Publish};
 use crate::services::{CONTROL_ADDRESS, DNS_ADDRESS, Names};
 use crate::store::{Store, StoreError};
+use crate::token::Mint;
 use crate::visitor::{Visitor, VisitorError};
 use crate::world::{Notice, Plugin, PodId, World};
 
@@ -77,6 +78,8 @@ pub struct Options {
     pub memory: i128,
     /// What is done to a pod's network before its first container.
     pub plugin: Option<Plugin>,
+    /// Nobody else sees what this process mounts, so that volumes in memory can be mounted.
+    pub private_mounts: bool,
     /// The program that runs containers instead of the own runner.
     pub runtime: Option<PathBuf>,
 }
@@ -216,6 +219,7 @@ impl Session {
             memory: options.memory,
             logs: Logs::new(options.directory.join("logs")),
             plugin: options.plugin.clone(),
+            private_mounts: options.private_mounts,
             runtime: options.runtime.clone(),
             addresses: Mutex::new(BTreeMap::new()),
         });
@@ -277,22 +281,14 @@ fn set_up_mesh(
     secret: &[u8],
     notices: mpsc::Sender<Notice>,
 ) -> Result<Plane, MeshError> {
-    let mut audiences = manifest.audiences();
-    audiences.insert("istio-ca".to_owned());
-    let now = std::time::SystemTime::now();
-    let tokens = mesh::tokens(&manifest.accounts(), &audiences, secret, now);
-    let plane = mesh::plane(&tokens, move |notice: &PlaneNotice| {
+    let mint = Mint::new(secret);
+    manifest.objects.put_mint(mint.clone());
+    let plane = mesh::plane(&manifest.accounts(), mint, move |notice: &PlaneNotice| {
         if !matches!(notice, PlaneNotice::Mesh { .. }) {
             // Full means that much is being said already.
             let _ = notices.try_send(Notice::Trouble(None, format!("control plane: {notice}")));
         }
     })?;
-    for token in tokens {
-        let (namespace, account) = (&token.namespace, &token.account);
-        manifest
-            .objects
-            .put_token(namespace, account, &token.audience, token.text);
-    }
     let root = plane.roots().into_bytes();
     for namespace in &manifest.namespaces {
         let content = [("root-cert.pem".to_owned(), root.clone())].into();

@@ -3,6 +3,7 @@
 
 pub(crate) mod child;
 pub(crate) mod guard;
+pub(crate) mod mount;
 pub(crate) mod op;
 pub(crate) mod spawn;
 

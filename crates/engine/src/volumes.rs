@@ -14,9 +14,11 @@ use crate::environment::{self, ConfigError, Facts};
 use crate::objects::Objects;
 
 mod files;
+mod renew;
 mod write;
 
-pub use write::prepare;
+pub use renew::{Grant, life, renew};
+pub use write::{prepare, release, release_below};
 
 /// Where the token of the service account is mounted.
 pub const ACCOUNT_PATH: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
@@ -65,6 +67,23 @@ pub enum VolumeError {
         /// As written.
         path: String,
     },
+    /// A size nobody understands.
+    #[error("volume {volume:?} has sizeLimit {text:?}, which is no quantity")]
+    Size {
+        /// Which.
+        volume: String,
+        /// As written.
+        text: String,
+    },
+    /// Memory cannot be mounted.
+    #[error("mount memory at {}", path.display())]
+    Mount {
+        /// Where.
+        path: PathBuf,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
     /// It cannot be written.
     #[error("write {}", path.display())]
     Write {
@@ -85,6 +104,8 @@ pub struct File {
     pub content: Vec<u8>,
     /// Its mode.
     pub mode: u32,
+    /// It holds a token, which has to be renewed.
+    pub token: Option<Grant>,
 }
 
 /// What a volume holds.
@@ -92,8 +113,8 @@ pub struct File {
 pub enum Source {
     /// An empty directory.
     Empty,
-    /// An empty directory in memory.
-    Memory,
+    /// An empty directory in memory, with at most so many bytes.
+    Memory(Option<u64>),
     /// A path of the host, and what it has to be.
     Host(PathBuf, String),
     /// Files.
@@ -135,7 +156,7 @@ pub fn plan(pod: &Value, facts: &Facts, objects: &Objects) -> Result<Vec<Volume>
     if mounts_account(pod) {
         volumes.push(Volume {
             name: ACCOUNT_VOLUME.to_owned(),
-            source: Source::Files(files::account(pod, objects)),
+            source: Source::Files(files::account(pod, facts, objects)),
             group,
         });
     }

@@ -123,6 +123,8 @@ pub struct World {
     pub logs: Logs,
     /// What is done to a pod's network before its first container.
     pub plugin: Option<Plugin>,
+    /// Nobody else sees what this process mounts.
+    pub private_mounts: bool,
     /// The program that runs containers instead of the own runner.
     pub runtime: Option<PathBuf>,
     /// Where pods are.

@@ -11,6 +11,7 @@ fn facts() -> Facts {
         uid: "u-1".to_owned(),
         cpu_millis: 2000,
         memory: 1 << 30,
+        now: std::time::SystemTime::UNIX_EPOCH,
     }
 }
 

@@ -4,6 +4,7 @@ use std::fs;
 use std::net::Ipv4Addr;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use remora_capture::install;
 use remora_capture::options::{Environment, Settings};
@@ -54,6 +55,7 @@ impl Pod {
                 self.world.placed(self.id, home.address);
                 let network = home.network.clone();
                 self.watcher = Some(watch::Watch::begin(network, self.mail.clone(), self.proxy()));
+                self.renew_tokens(&home);
                 self.home = Some(home);
                 self.happened(What::SandboxReady).await;
                 self.step(Event::SandboxCreated).await;
@@ -66,8 +68,33 @@ impl Pod {
         }
     }
 
+    fn renew_tokens(&mut self, home: &Arc<Home>) {
+        let Some(life) = volumes::life(&home.volumes) else {
+            return;
+        };
+        let (world, document, home) = (
+            Arc::clone(&self.world),
+            Arc::clone(&self.document),
+            Arc::clone(home),
+        );
+        let id = self.id;
+        self.renewal.spawn(async move {
+            let base = home.directory.join("volumes");
+            loop {
+                tokio::time::sleep(life).await;
+                let now = SystemTime::now();
+                let renewed = volumes::renew(&document, &home.volumes, &world.objects, &base, now);
+                if let Err(error) = renewed {
+                    let text = format!("renew the tokens: {}", chain(&error));
+                    world.tell(Notice::Trouble(Some(id), text)).await;
+                }
+            }
+        });
+    }
+
     pub(super) fn leave_home(&mut self) {
         self.watcher = None;
+        self.renewal.abort_all();
         for container in &mut self.containers {
             *container = None;
         }
@@ -100,6 +127,7 @@ fn flag(pod: &Value, field: &str) -> bool {
 
 fn leave(world: &World, home: &Home) -> Result<(), HomeError> {
     let detached = world.node.detach(home.address);
+    volumes::release(&home.volumes, &home.directory.join("volumes"));
     // What is left of it is removed with the whole run.
     let _ = fs::remove_dir_all(&home.directory);
     Ok(detached?)
@@ -127,7 +155,12 @@ async fn make(world: &World, pod: &Value, place: &Place) -> Result<Home, HomeErr
     let directory = world.directory.join("pods").join(format!("{id}-{sandboxes}"));
     let facts = facts(world, address, format!("00000000-0000-4000-8000-{id:012}"));
     let volumes = volumes::plan(pod, &facts, &world.objects)?;
-    volumes::prepare(&volumes, &volumes::nested(pod), &directory.join("volumes"))?;
+    volumes::prepare(
+        &volumes,
+        &volumes::nested(pod),
+        &directory.join("volumes"),
+        world.private_mounts,
+    )?;
     write(&directory.join("hosts"), &volumes::hosts(pod, &facts))?;
     write(
         &directory.join("resolv.conf"),

@@ -1,13 +1,19 @@
 //! What a volume holds, by its document.
 
+use std::time::Duration;
+
+use remora_pod::quantity::Quantity;
 use remora_pod::{object, view};
 use serde_json::Value;
 
-use super::{File, Source, VolumeError};
+use super::{File, Grant, Source, VolumeError};
 use crate::environment::{self, ConfigError, Facts};
 use crate::objects::{Content, Objects};
 
 const DEFAULT_MODE: u32 = 0o644;
+// k8s: an hour unless the projection says otherwise, a few seconds more for the one every container gets.
+const TOKEN_LIFE: Duration = Duration::from_hours(1);
+const ACCOUNT_LIFE: Duration = Duration::from_secs(3607);
 
 pub(super) fn source(
     pod: &Value,
@@ -24,10 +30,10 @@ pub(super) fn source(
         source,
     };
     match kind {
-        Some("emptyDir") => Ok(match view::text(content, &["medium"]) {
-            Some("Memory") => Source::Memory,
-            _ => Source::Empty,
-        }),
+        Some("emptyDir") => match view::text(content, &["medium"]) {
+            Some("Memory") => limit(volume, content).map(Source::Memory),
+            _ => Ok(Source::Empty),
+        },
         // k8s: a volume without a source is an empty directory. A claim is as good as one for as long as the run lasts.
         None | Some("persistentVolumeClaim" | "ephemeral") => Ok(Source::Empty),
         Some("hostPath") => {
@@ -56,6 +62,22 @@ pub(super) fn source(
     }
 }
 
+/// The largest size of an empty directory in bytes.
+fn limit(volume: &str, content: &Value) -> Result<Option<u64>, VolumeError> {
+    let Some(text) = content.get("sizeLimit").map(view::scalar) else {
+        return Ok(None);
+    };
+    let bytes = text.parse::<Quantity>().ok().map(|quantity| quantity.value());
+    match bytes.and_then(|bytes| u64::try_from(bytes).ok()) {
+        // k8s: no limit is written as nothing, too.
+        Some(bytes) => Ok(Some(bytes).filter(|bytes| *bytes > 0)),
+        None => Err(VolumeError::Size {
+            volume: volume.to_owned(),
+            text,
+        }),
+    }
+}
+
 fn mode(value: &Value, field: &str, default: u32) -> u32 {
     let number = value.get(field).and_then(Value::as_u64);
     number.and_then(|n| u32::try_from(n).ok()).unwrap_or(default)
@@ -71,25 +93,30 @@ fn projected(
     let mut files = Vec::new();
     for (kind, content) in part.as_object().into_iter().flatten() {
         files.extend(match kind.as_str() {
-            "serviceAccountToken" => token(pod, content, objects)?,
+            "serviceAccountToken" => token(pod, content, facts, objects)?,
             kind => one(pod, kind, content, mode, facts, objects)?,
         });
     }
     Ok(files)
 }
 
-fn token(pod: &Value, content: &Value, objects: &Objects) -> Result<Vec<File>, ConfigError> {
-    let audience = view::text(content, &["audience"]).unwrap_or_default();
+fn token(pod: &Value, content: &Value, facts: &Facts, objects: &Objects) -> Result<Vec<File>, ConfigError> {
+    let seconds = content.get("expirationSeconds").and_then(Value::as_u64);
+    let grant = Grant {
+        audience: view::text(content, &["audience"]).unwrap_or_default().to_owned(),
+        life: seconds.map_or(TOKEN_LIFE, Duration::from_secs),
+    };
     let (namespace, account) = (object::namespace(pod), environment::service_account(pod));
-    let token = objects.token(namespace, account, audience);
+    let token = objects.token(namespace, account, &grant, facts.now);
     let token = token.ok_or_else(|| ConfigError::Object {
         kind: "ServiceAccount",
         name: account.to_owned(),
     })?;
     Ok(vec![File {
         path: view::text(content, &["path"]).unwrap_or("token").to_owned(),
-        content: token.as_bytes().to_vec(),
+        content: token.into_bytes(),
         mode: DEFAULT_MODE,
+        token: Some(grant),
     }])
 }
 
@@ -149,6 +176,7 @@ fn keys(
             path: key.clone(),
             content: value.clone(),
             mode,
+            token: None,
         };
         return Ok(content.iter().map(file).collect());
     }
@@ -160,6 +188,7 @@ fn keys(
                 path: view::text(item, &["path"]).unwrap_or(key).to_owned(),
                 content: value.clone(),
                 mode: self::mode(item, "mode", mode),
+                token: None,
             }),
             None if optional => {}
             None => {
@@ -189,24 +218,32 @@ fn downward(pod: &Value, content: &Value, mode: u32, facts: &Facts) -> Result<Ve
             path: view::text(item, &["path"]).unwrap_or_default().to_owned(),
             content: text.into_bytes(),
             mode: self::mode(item, "mode", mode),
+            token: None,
         });
     }
     Ok(files)
 }
 
 /// The token, root certificate and namespace that every container gets.
-pub(super) fn account(pod: &Value, objects: &Objects) -> Vec<File> {
+pub(super) fn account(pod: &Value, facts: &Facts, objects: &Objects) -> Vec<File> {
     let (namespace, account) = (object::namespace(pod), environment::service_account(pod));
     let root = objects.config_map(namespace, "istio-ca-root-cert");
     let root = root.and_then(|c| c.get("root-cert.pem")).cloned();
-    let token = objects.token(namespace, account, "");
+    let grant = Grant {
+        audience: String::new(),
+        life: ACCOUNT_LIFE,
+    };
+    let token = objects.token(namespace, account, &grant, facts.now);
     let file = |path: &str, content: Vec<u8>| File {
         path: path.to_owned(),
         content,
         mode: DEFAULT_MODE,
+        token: None,
     };
+    let mut first = file("token", token.unwrap_or_default().into_bytes());
+    first.token = Some(grant);
     vec![
-        file("token", token.unwrap_or_default().as_bytes().to_vec()),
+        first,
         file("ca.crt", root.unwrap_or_default()),
         file("namespace", namespace.as_bytes().to_vec()),
     ]

@@ -1,8 +1,10 @@
-use super::{Source, hosts, mounts, nested, plan, prepare, resolver};
+use super::{Source, VolumeError, hosts, life, mounts, nested, plan, prepare, renew, resolver};
 use crate::environment::Facts;
 use crate::objects::Objects;
+use crate::token::Mint;
 use serde_json::{Value, json};
 use std::os::unix::fs::PermissionsExt as _;
+use std::time::{Duration, SystemTime};
 
 fn facts() -> Facts {
     Facts {
@@ -12,6 +14,7 @@ fn facts() -> Facts {
         uid: "u-1".to_owned(),
         cpu_millis: 2000,
         memory: 1 << 30,
+        now: std::time::SystemTime::UNIX_EPOCH,
     }
 }
 
@@ -22,7 +25,7 @@ fn objects() -> Objects {
         ("b.conf".to_owned(), b"B".to_vec()),
     ];
     objects.put_config_map("shop", "conf", config.into());
-    objects.put_token("shop", "sa", "istio-ca", "the-token".to_owned());
+    objects.put_mint(Mint::new(b"secret"));
     objects
 }
 
@@ -47,7 +50,7 @@ fn volumes_hold_what_they_should() {
         &json!([{"name": "scratch", "mountPath": "/s", "subPath": "deep"}, {"name": "conf", "mountPath": "/c"}]),
     );
     let volumes = plan(&pod, &facts(), &objects()).unwrap();
-    prepare(&volumes, &nested(&pod), base.path()).unwrap();
+    prepare(&volumes, &nested(&pod), base.path(), false).unwrap();
     let read = |path: &str| std::fs::read_to_string(base.path().join(path)).unwrap();
     assert_eq!(read("conf/x/a"), "A");
     let mode = std::fs::metadata(base.path().join("conf/x/a"))
@@ -55,7 +58,18 @@ fn volumes_hold_what_they_should() {
         .permissions();
     assert_eq!(mode.mode() & 0o777, 0o400);
     assert!(!base.path().join("conf/b.conf").exists());
-    assert_eq!(read("tokens/istio-token"), "the-token");
+    let first = read("tokens/istio-token");
+    let who = Mint::new(b"secret").read(&first, SystemTime::UNIX_EPOCH);
+    assert_eq!(who, Ok(("shop".to_owned(), "sa".to_owned())));
+    // The shortest of an hour and an hour and seven seconds.
+    assert_eq!(life(&volumes), Some(Duration::from_mins(48)));
+    let later = SystemTime::UNIX_EPOCH + Duration::from_mins(48);
+    renew(&pod, &volumes, &objects(), base.path(), later).unwrap();
+    let second = read("tokens/istio-token");
+    assert_ne!(first, second);
+    let end = SystemTime::UNIX_EPOCH + Duration::from_hours(1);
+    assert!(Mint::new(b"secret").read(&first, end).is_err());
+    assert!(Mint::new(b"secret").read(&second, end).is_ok());
     assert_eq!(read("tokens/labels"), "app=\"cart\"");
     assert_eq!(read("kube-api-access/namespace"), "shop");
     let container = &pod["spec"]["containers"][0];
@@ -74,7 +88,7 @@ fn a_volume_below_another_finds_its_place() {
         &json!([{"name": "outer", "mountPath": "/o"}, {"name": "inner", "mountPath": "/o/deep/er"}]),
     );
     let volumes = plan(&pod, &facts(), &objects()).unwrap();
-    prepare(&volumes, &nested(&pod), base.path()).unwrap();
+    prepare(&volumes, &nested(&pod), base.path(), false).unwrap();
     assert!(base.path().join("outer/deep/er").is_dir());
 }
 
@@ -102,7 +116,7 @@ fn a_path_does_not_lead_out_of_its_volume() {
         );
         let volumes = plan(&pod, &facts(), &objects()).unwrap();
         assert_eq!(volumes[0].source, Source::Empty);
-        prepare(&volumes, &nested(&pod), base.path()).unwrap();
+        prepare(&volumes, &nested(&pod), base.path(), false).unwrap();
         let link = base.path().join("scratch/link");
         if !link.exists() {
             std::os::unix::fs::symlink(std::env::temp_dir(), &link).unwrap();
@@ -134,4 +148,17 @@ fn hosts_and_resolver() {
         resolver(&json!({"spec": {"dnsPolicy": "Default"}}), "host"),
         "host"
     );
+}
+
+#[test]
+fn memory_has_a_size() {
+    let of = |volume: Value| {
+        let pod = pod(&json!([{"name": "m", "emptyDir": volume}]), &json!([]));
+        plan(&pod, &facts(), &objects()).map(|volumes| volumes[0].source.clone())
+    };
+    let sized = of(json!({"medium": "Memory", "sizeLimit": "2Mi"})).unwrap();
+    assert_eq!(sized, Source::Memory(Some(2 << 20)));
+    assert_eq!(of(json!({"medium": "Memory"})).unwrap(), Source::Memory(None));
+    let wrong = of(json!({"medium": "Memory", "sizeLimit": "much"})).unwrap_err();
+    assert!(matches!(wrong, VolumeError::Size { .. }), "{wrong}");
 }

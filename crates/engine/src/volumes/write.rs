@@ -8,7 +8,15 @@ use std::path::{Component, Path, PathBuf};
 use super::{File, Source, Volume, VolumeError};
 
 /// Writes volumes under `base`, one directory each, with these directories in them.
-pub fn prepare(volumes: &[Volume], nested: &[(String, PathBuf)], base: &Path) -> Result<(), VolumeError> {
+///
+/// `memory`: what is to be in memory is mounted. That is for processes whose mounts nobody else sees; elsewhere it is a
+/// directory.
+pub fn prepare(
+    volumes: &[Volume],
+    nested: &[(String, PathBuf)],
+    base: &Path,
+    memory: bool,
+) -> Result<(), VolumeError> {
     directory(base)?;
     for volume in volumes {
         let path = base.join(&volume.name);
@@ -17,9 +25,11 @@ pub fn prepare(volumes: &[Volume], nested: &[(String, PathBuf)], base: &Path) ->
                 host_path(host, wanted)?;
                 continue;
             }
-            // Memory is what a run's directory is made of anyway when it is a tmpfs; a directory is always right.
-            Source::Empty | Source::Memory => {
+            Source::Empty | Source::Memory(_) => {
                 directory(&path)?;
+                if let (Source::Memory(size), true) = (&volume.source, memory) {
+                    mount(&path, *size)?;
+                }
                 mode(&path, 0o777)?;
             }
             Source::Files(files) => {
@@ -37,6 +47,32 @@ pub fn prepare(volumes: &[Volume], nested: &[(String, PathBuf)], base: &Path) ->
         }
     }
     Ok(())
+}
+
+fn mount(path: &Path, size: Option<u64>) -> Result<(), VolumeError> {
+    let size = size.map(|bytes| format!(",size={bytes}")).unwrap_or_default();
+    crate::sys::mount::tmpfs(path, &format!("mode=0777{size}")).map_err(|source| VolumeError::Mount {
+        path: path.to_owned(),
+        source,
+    })
+}
+
+/// Takes away what [`prepare`] mounted.
+pub fn release(volumes: &[Volume], base: &Path) {
+    for volume in volumes.iter().filter(|v| matches!(v.source, Source::Memory(_))) {
+        // Where it was not mounted there is nothing to take away.
+        let _ = crate::sys::mount::unmount(&base.join(&volume.name));
+    }
+}
+
+/// Takes away everything that this process has mounted below a directory.
+pub fn release_below(directory: &Path) {
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let places = mounts.lines().filter_map(|line| line.split(' ').nth(4));
+    for place in places.map(Path::new).filter(|place| place.starts_with(directory)) {
+        // What stays is said by whoever removes the directory.
+        let _ = crate::sys::mount::unmount(place);
+    }
 }
 
 fn failed(path: &Path) -> impl Fn(io::Error) -> VolumeError {

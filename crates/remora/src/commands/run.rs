@@ -191,6 +191,7 @@ fn options(args: &Args, place: &Place, store: PathBuf) -> anyhow::Result<Options
         cpu_millis: i128::try_from(processors).unwrap_or(1) * 1000,
         memory: place::memory(),
         plugin: None,
+        private_mounts: true,
         runtime: None,
     })
 }

@@ -395,6 +395,7 @@ fn options(play: &Play, directory: &Path, plugged: Arc<Mutex<Vec<(Instant, &'sta
         pull_first: false,
         egress: false,
         plugin: Some(plugin),
+        private_mounts: false,
         runtime: None,
     }
 }

@@ -9,6 +9,7 @@ use anyhow::Context as _;
 use remora_engine::cgroup::Hierarchy;
 use remora_engine::container::external;
 use remora_engine::registry::Credentials;
+use remora_engine::volumes;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::Read as _;
 use std::os::unix::fs::DirBuilderExt as _;
@@ -62,6 +63,7 @@ impl Place {
 /// Removes the directory of a run, and containers of another runtime that are still in it.
 fn remove(directory: &Path) -> anyhow::Result<()> {
     external::remove(directory)?;
+    volumes::release_below(directory);
     fs::remove_dir_all(directory).with_context(|| format!("remove {}", directory.display()))
 }
 
