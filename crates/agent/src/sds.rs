@@ -350,10 +350,11 @@ impl Protocol for Delta {
                 aliases: Vec::new(),
                 audience: Audience::Everyone,
             };
-            (name.clone(), Arc::new(versioned))
+            (name.clone(), versioned)
         };
-        let snapshot = Snapshot::new(complete(wanted)?.into_iter().map(resource).collect());
-        self.0.next(SECRET, &snapshot)
+        let snapshot = Snapshot::new(complete(wanted)?.into_iter().map(resource));
+        // Its own encoder wrote it, so it can be read.
+        self.0.next(SECRET, &snapshot)?.message().ok()
     }
 }
 

@@ -161,7 +161,7 @@ fn understood(found: Vec<Found>) -> Result<Vec<Document>, LoadError> {
         };
         world.put(kind, &found.value);
     }
-    documents.extend(world.changes().into_iter().filter_map(|(_, document)| document));
+    documents.extend(world.changes().filter_map(|(_, document)| document));
     Ok(documents)
 }
 

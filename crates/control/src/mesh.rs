@@ -10,13 +10,12 @@ pub use service::{Affinity, Distribution, InternalPolicy, Protocol, Service, Ser
 pub use workload::{Tunnel, Workload};
 
 use remora_xds::Message;
-use remora_xds::delta::{Audience, Snapshot, Versioned};
+use remora_xds::delta::{Amendment, Audience, Snapshot, Versioned};
 use remora_xds::types::{ADDRESS, AUTHORIZATION};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::Arc;
 
 /// One document of a mesh description.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -84,7 +83,7 @@ impl Document {
         }
     }
 
-    fn resource(&self, trust_domain: &str) -> Result<Arc<Versioned>, MeshError> {
+    fn resource(&self, trust_domain: &str) -> Result<Versioned, MeshError> {
         let audience = self.audience();
         Ok(match self {
             Self::Workload(workload) => {
@@ -103,7 +102,7 @@ impl Document {
             Self::Policy(policy) => (&policy.namespace, policy.scope != Scope::Global),
         };
         if private {
-            Audience::Namespace(namespace.clone())
+            Audience::Namespace(namespace.as_str().into())
         } else {
             Audience::Everyone
         }
@@ -113,12 +112,12 @@ impl Document {
 /// Resources by name, by type.
 #[derive(Default)]
 struct Resources {
-    addresses: BTreeMap<String, Arc<Versioned>>,
-    policies: BTreeMap<String, Arc<Versioned>>,
+    addresses: BTreeMap<String, Versioned>,
+    policies: BTreeMap<String, Versioned>,
 }
 
 impl Resources {
-    fn entry(&mut self, name: Name) -> Entry<'_, String, Arc<Versioned>> {
+    fn entry(&mut self, name: Name) -> Entry<'_, String, Versioned> {
         match name {
             Name::Address(name) => self.addresses.entry(name),
             Name::Policy(name) => self.policies.entry(name),
@@ -150,43 +149,42 @@ pub fn encode(documents: &[Document], trust_domain: &str) -> Result<Snapshots, M
 }
 
 /// The snapshots with some documents added, exchanged or taken away, and what could not be expressed: what was served
-/// under that name stays.
-pub(crate) fn amend(
+/// under that name stays. Documents are taken one by one and not kept: a large mesh is never in memory twice.
+pub fn amend(
     now: &Snapshots,
-    changes: Vec<(Name, Option<Document>)>,
+    changes: impl IntoIterator<Item = (Name, Option<Document>)>,
     trust_domain: &str,
 ) -> (Snapshots, Vec<(Name, MeshError)>) {
-    let (mut addresses, mut policies) = (Vec::new(), Vec::new());
+    let begin = |url| now.get(url).cloned().unwrap_or_default().amend();
+    let (mut addresses, mut policies) = (begin(ADDRESS), begin(AUTHORIZATION));
     let mut refused = Vec::new();
     for (name, document) in changes {
-        let resource = document
-            .map(|document| document.resource(trust_domain))
-            .transpose();
-        match (resource, name) {
-            (Ok(resource), Name::Address(name)) => addresses.push((name, resource)),
-            (Ok(resource), Name::Policy(name)) => policies.push((name, resource)),
-            (Err(error), name) => refused.push((name, error)),
+        let resource = document.map(|document| document.resource(trust_domain));
+        match (resource.transpose(), &name) {
+            (Ok(resource), Name::Address(name)) => addresses.exchange(name, resource),
+            (Ok(resource), Name::Policy(name)) => policies.exchange(name, resource),
+            (Err(error), _) => refused.push((name, error)),
         }
     }
-    let amended = |url, changes| {
-        let before = now.get(url).cloned().unwrap_or_default();
-        (url, before.amended(changes))
-    };
-    let next = [amended(ADDRESS, addresses), amended(AUTHORIZATION, policies)];
+    let next = [(ADDRESS, addresses), (AUTHORIZATION, policies)].map(finished);
     (next.into(), refused)
 }
 
+fn finished((url, amendment): (&'static str, Amendment)) -> (&'static str, Snapshot) {
+    (url, amendment.finish())
+}
+
 /// The version is a fingerprint of the content: the same after a restart of the control plane.
-fn versioned(message: &impl Message, aliases: Vec<String>, audience: Audience) -> Arc<Versioned> {
+fn versioned(message: &impl Message, aliases: Vec<String>, audience: Audience) -> Versioned {
     let bytes = message.encode_to_vec();
     let mut hasher = DefaultHasher::new();
     bytes.hash(&mut hasher);
-    Arc::new(Versioned {
+    Versioned {
         version: format!("{:016x}", hasher.finish()),
         bytes,
         aliases,
         audience,
-    })
+    }
 }
 
 fn octets(address: std::net::IpAddr) -> Vec<u8> {

@@ -201,7 +201,10 @@ impl Plane {
 
     /// Serves the same mesh with some documents added, exchanged or, where there is `None`, taken away. What cannot
     /// be expressed changes nothing and is given back.
-    pub fn amend(&self, changes: Vec<(mesh::Name, Option<Document>)>) -> Vec<(mesh::Name, MeshError)> {
+    pub fn amend(
+        &self,
+        changes: impl IntoIterator<Item = (mesh::Name, Option<Document>)>,
+    ) -> Vec<(mesh::Name, MeshError)> {
         let now = Arc::clone(&self.snapshots.borrow());
         let (next, refused) = mesh::amend(&now, changes, &self.settings.trust_domain);
         self.replace(next);

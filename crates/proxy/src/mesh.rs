@@ -13,7 +13,7 @@ use tables::Tables;
 use crate::balance::Endpoint;
 use crate::dns::names::Directory;
 use crate::policy::{Connection, Judgement, Policy, Verdict};
-use remora_xds::delta::{Change, Received, Versioned};
+use remora_xds::delta::{Change, Encoded, Received};
 use remora_xds::server::Snapshots;
 use remora_xds::types::{ADDRESS, AUTHORIZATION};
 use std::net::IpAddr;
@@ -57,14 +57,14 @@ impl Mesh {
         let mut refused = Vec::new();
         for (type_url, there) in next {
             let before = last.get(type_url).cloned().unwrap_or_default();
-            let fresh = there.iter().filter(|(name, now)| before.get(name) != Some(*now));
-            let update = |(name, now): (&Arc<str>, &Arc<Versioned>)| Change::Update {
-                name: name.to_string(),
-                bytes: now.bytes.clone(),
+            let fresh = there.iter().filter(|now| before.get(now.name()) != Some(*now));
+            let update = |now: &Arc<Encoded>| Change::Update {
+                name: now.name().to_owned(),
+                bytes: now.bytes().to_vec(),
             };
-            let gone = before.iter().filter(|(name, _)| there.get(name).is_none());
-            let remove = |(name, _): (&Arc<str>, &Arc<Versioned>)| Change::Remove {
-                name: name.to_string(),
+            let gone = before.iter().filter(|known| there.get(known.name()).is_none());
+            let remove = |known: &Arc<Encoded>| Change::Remove {
+                name: known.name().to_owned(),
             };
             let changes: Vec<Change> = fresh.map(update).chain(gone.map(remove)).collect();
             if !changes.is_empty() {

@@ -71,7 +71,7 @@ fn told(text: &str, change: impl Fn(&str, &mut Address)) -> Mesh {
         server.receive(request);
     }
     for (url, snapshot) in &snapshots {
-        let mut response = server.next(url, snapshot).unwrap();
+        let mut response = server.next(url, snapshot).unwrap().message().unwrap();
         if *url == ADDRESS {
             for resource in &mut response.resources {
                 let any = resource.resource.as_mut().unwrap();

@@ -268,8 +268,8 @@ proptest! {
         let workload = remora_control::files::documents(
             "kind: Workload\nname: w\nnamespace: a\naddresses: [10.0.0.2]\n", "test").unwrap();
         let snapshots = remora_control::mesh::encode(&workload, "td").unwrap();
-        let (name, resource) = snapshots[ADDRESS].iter().next().unwrap();
-        mesh.apply(&received(ADDRESS, name, resource.bytes.clone()));
+        let resource = snapshots[ADDRESS].iter().next().unwrap();
+        mesh.apply(&received(ADDRESS, resource.name(), resource.bytes().to_vec()));
         let connection = Connection {
             source: None,
             source_ip: IpAddr::from([10, 0, 0, 1]),

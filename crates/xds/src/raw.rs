@@ -18,7 +18,8 @@ use tonic::server::{Grpc, NamedService, StreamingService};
 use tonic::{Request, Response, Status, Streaming};
 
 const WORLD_PATH: &str = "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources";
-const DELTA_PATH: &str = "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources";
+pub(crate) const DELTA_PATH: &str =
+    "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources";
 
 /// Which of the two protocols a stream speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,7 +77,8 @@ impl NamedService for Streams {
     const NAME: &'static str = "envoy.service.discovery.v3.AggregatedDiscoveryService";
 }
 
-type Answer<T, E> = Pin<Box<dyn Future<Output = Result<T, E>> + Send>>;
+/// What comes of a call.
+pub(crate) type Answer<T, E> = Pin<Box<dyn Future<Output = Result<T, E>> + Send>>;
 
 impl<B> tower_service::Service<http::Request<B>> for Streams
 where

@@ -3,20 +3,18 @@
 //! Snapshots come through a watch channel: a client that is slow skips the ones in between. One response per type is
 //! in flight to a client, so memory does not grow with its slowness.
 
-use crate::delta::{self, Snapshot, View};
-use crate::proto::discovery::aggregated_discovery_service_server::{
-    AggregatedDiscoveryService, AggregatedDiscoveryServiceServer,
-};
-use crate::proto::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse};
+mod service;
+
+pub use service::Service;
+
+use crate::delta::{self, Response, Snapshot, View};
+use crate::proto::discovery::DeltaDiscoveryRequest;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::metadata::MetadataMap;
-use tonic::{Request, Response, Status, Streaming};
-
-/// Versions of all resources a client has, after a reconnect in a large mesh.
-const LARGEST_MESSAGE: usize = 64 << 20;
+use tonic::{Request, Status, Streaming};
 
 /// All types with their resources. Types are sent in the order of their URLs: policies before the workloads that
 /// name them.
@@ -59,19 +57,15 @@ impl Discovery {
     }
 
     /// As a gRPC service.
-    pub fn into_service(self) -> AggregatedDiscoveryServiceServer<Self> {
-        AggregatedDiscoveryServiceServer::new(self).max_decoding_message_size(LARGEST_MESSAGE)
+    pub fn into_service(self) -> Service {
+        Service(Arc::new(self))
     }
-}
 
-#[tonic::async_trait]
-impl AggregatedDiscoveryService for Discovery {
-    type DeltaAggregatedResourcesStream = ReceiverStream<Result<DeltaDiscoveryResponse, Status>>;
-
-    async fn delta_aggregated_resources(
+    /// A stream of a caller that may listen.
+    async fn open(
         &self,
         request: Request<Streaming<DeltaDiscoveryRequest>>,
-    ) -> Result<Response<Self::DeltaAggregatedResourcesStream>, Status> {
+    ) -> Result<ReceiverStream<Result<Response, Status>>, Status> {
         let caller = self.admission.admit(request.metadata()).await?;
         let (responses, outgoing) = mpsc::channel(2);
         let session = Session {
@@ -82,7 +76,7 @@ impl AggregatedDiscoveryService for Discovery {
             responses,
         };
         tokio::spawn(session.run(request.into_inner()));
-        Ok(Response::new(ReceiverStream::new(outgoing)))
+        Ok(ReceiverStream::new(outgoing))
     }
 }
 
@@ -91,7 +85,7 @@ struct Session {
     view: View,
     snapshots: watch::Receiver<Arc<Snapshots>>,
     refusal: Refusal,
-    responses: mpsc::Sender<Result<DeltaDiscoveryResponse, Status>>,
+    responses: mpsc::Sender<Result<Response, Status>>,
 }
 
 impl Session {

@@ -27,9 +27,9 @@ fn snapshots(content: &[(&str, u8)]) -> Arc<Snapshots> {
             aliases: Vec::new(),
             audience: Audience::Everyone,
         };
-        ((*name).to_owned(), Arc::new(resource))
+        ((*name).to_owned(), resource)
     });
-    let snapshot = Snapshot::new(resources.collect::<BTreeMap<_, _>>());
+    let snapshot = Snapshot::new(resources);
     Arc::new(BTreeMap::from([(ADDRESS, snapshot)]))
 }
 

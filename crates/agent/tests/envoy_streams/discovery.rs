@@ -72,7 +72,7 @@ impl Admission for Admit {
 
 /// Resources by type, name and version; the version is the content, too.
 fn snapshots(resources: &[(&'static str, &str, &str)]) -> Snapshots {
-    let mut types: BTreeMap<&'static str, BTreeMap<String, Arc<Versioned>>> = BTreeMap::new();
+    let mut types: BTreeMap<&'static str, BTreeMap<String, Versioned>> = BTreeMap::new();
     for url in [CLUSTER, LISTENER, NAME_TABLE] {
         types.entry(url).or_default();
     }
@@ -86,7 +86,7 @@ fn snapshots(resources: &[(&'static str, &str, &str)]) -> Snapshots {
         types
             .entry(url)
             .or_default()
-            .insert((*name).to_owned(), Arc::new(versioned));
+            .insert((*name).to_owned(), versioned);
     }
     types
         .into_iter()

@@ -1,62 +1,46 @@
 //! What proxies must know of a pod.
 
-use super::world::Key;
+use super::shared::Shared;
 use crate::mesh::{Tunnel, Workload};
 use remora_pod::image::Image;
 use remora_pod::{object, view};
 use serde_json::{Map, Value};
-use std::collections::HashMap;
-use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::net::IpAddr;
-use std::sync::{Arc, Weak};
+use std::ops::Deref;
+use std::sync::Arc;
 
 /// Labels of a pod.
 pub(super) type Labels = Map<String, Value>;
 
-/// Labels that some pod has, by their hash.
-#[derive(Debug, Default)]
-pub(super) struct Shared {
-    known: HashMap<u64, Weak<Labels>>,
-    /// How many there were when those nobody has were last forgotten.
-    before: usize,
-}
-
-impl Shared {
-    fn of(&mut self, labels: Labels) -> Arc<Labels> {
-        let mut hasher = DefaultHasher::new();
-        for (key, value) in &labels {
-            (key, value.as_str()).hash(&mut hasher);
-        }
-        let hash = hasher.finish();
-        let same = self.known.get(&hash).and_then(Weak::upgrade);
-        if let Some(same) = same.filter(|same| **same == labels) {
-            return same;
-        }
-        if self.known.len() > 2 * self.before + 64 {
-            self.known.retain(|_, labels| labels.strong_count() > 0);
-            self.before = self.known.len();
-        }
-        let labels = Arc::new(labels);
-        self.known.insert(hash, Arc::downgrade(&labels));
-        labels
-    }
+/// What the pods of a workload have in common.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Sort {
+    pub(super) labels: Labels,
+    pub(super) account: String,
+    /// Ports with names, which services may refer to.
+    pub(super) ports: Box<[(String, u16)]>,
+    pub(super) tunnel: Tunnel,
+    /// Whether its addresses are its node's: they name nobody.
+    pub(super) shared: bool,
 }
 
 /// A pod that has an address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Pod {
-    /// Many pods have the same, so they share them.
-    pub(super) labels: Arc<Labels>,
-    pub(super) node: String,
-    pub(super) addresses: Vec<IpAddr>,
-    /// Whether its addresses are its node's: they name nobody.
-    pub(super) shared: bool,
-    account: String,
-    tunnel: Tunnel,
+    sort: Arc<Sort>,
+    /// Itself, where nothing else is.
+    owner: Arc<str>,
+    pub(super) node: Arc<str>,
+    pub(super) addresses: Box<[IpAddr]>,
     healthy: bool,
-    owner: String,
-    /// Ports with names, which services may refer to.
-    ports: Box<[(String, u16)]>,
+}
+
+impl Deref for Pod {
+    type Target = Sort;
+
+    fn deref(&self) -> &Sort {
+        &self.sort
+    }
 }
 
 impl Pod {
@@ -72,22 +56,23 @@ impl Pod {
             return None;
         }
         let account = view::text(document, &["spec", "serviceAccountName"]).filter(|name| !name.is_empty());
-        Some(Self {
-            labels: shared.of(object::labels(document).cloned().unwrap_or_default()),
-            node: view::text(document, &["spec", "nodeName"])
-                .unwrap_or_default()
-                .to_owned(),
-            addresses,
-            shared: host_network,
+        let sort = Sort {
+            labels: object::labels(document).cloned().unwrap_or_default(),
             account: account.unwrap_or("default").to_owned(),
+            ports: named_ports(document),
             tunnel: if host_network {
                 Tunnel::None
             } else {
                 tunnel_of(document)
             },
+            shared: host_network,
+        };
+        Some(Self {
+            sort: shared.sort(sort),
+            owner: shared.name(&remora_inject::Workload::of_pod(document).name),
+            node: shared.name(view::text(document, &["spec", "nodeName"]).unwrap_or_default()),
+            addresses,
             healthy: is_ready(document) && document["metadata"]["deletionTimestamp"].is_null(),
-            owner: remora_inject::Workload::of_pod(document).name,
-            ports: named_ports(document),
         })
     }
 
@@ -98,26 +83,24 @@ impl Pod {
             .map(|(_, number)| *number)
     }
 
-    pub(super) fn document(&self, cluster: &str, key: &Key) -> Workload {
+    pub(super) fn document(&self, cluster: &str, namespace: &str, name: &str) -> Workload {
         Workload {
-            name: key.1.clone(),
-            namespace: key.0.clone(),
-            uid: Some(uid(cluster, key)),
-            addresses: self.addresses.clone(),
+            uid: Some(uid(cluster, namespace, name)),
+            addresses: self.addresses.to_vec(),
             service_account: self.account.clone(),
             tunnel: self.tunnel,
-            node: self.node.clone(),
+            node: self.node.to_string(),
             healthy: self.healthy,
             host_network: self.shared,
             cluster: cluster.to_owned(),
-            owner: (!self.owner.is_empty()).then(|| self.owner.clone()),
-            ..Workload::named(&key.1, &key.0)
+            owner: (!self.owner.is_empty()).then(|| self.owner.to_string()),
+            ..Workload::named(name, namespace)
         }
     }
 }
 
 // istio: `CLUSTER/GROUP/KIND/NAMESPACE/NAME`; the group of pods is empty.
-pub(super) fn uid(cluster: &str, (namespace, name): &Key) -> String {
+pub(super) fn uid(cluster: &str, namespace: &str, name: &str) -> String {
     format!("{cluster}//Pod/{namespace}/{name}")
 }
 
@@ -133,7 +116,7 @@ pub(super) fn locality_of(node: &Value) -> Vec<String> {
     keys.iter().map_while(label).collect()
 }
 
-fn addresses_of(document: &Value) -> Vec<IpAddr> {
+fn addresses_of(document: &Value) -> Box<[IpAddr]> {
     let listed = view::list(document, &["status", "podIPs"]);
     let all = listed.iter().filter_map(|entry| entry["ip"].as_str());
     let single = view::text(document, &["status", "podIP"]).filter(|_| listed.is_empty());
@@ -178,24 +161,4 @@ fn named_ports(document: &Value) -> Box<[(String, u16)]> {
         Some((port["name"].as_str()?.to_owned(), number))
     };
     ports.filter_map(named).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{Labels, Shared};
-    use serde_json::json;
-    use std::sync::Arc;
-
-    #[test]
-    fn the_same_labels_are_kept_once_and_those_nobody_has_are_forgotten() {
-        let labels = |app: &str| -> Labels { [("app".to_owned(), json!(app))].into_iter().collect() };
-        let mut shared = Shared::default();
-        let (one, two) = (shared.of(labels("cart")), shared.of(labels("cart")));
-        assert!(Arc::ptr_eq(&one, &two));
-        for number in 0..1000 {
-            shared.of(labels(&number.to_string()));
-        }
-        assert!(shared.known.len() < 200, "{}", shared.known.len());
-        assert!(Arc::ptr_eq(&one, &shared.of(labels("cart"))));
-    }
 }

@@ -7,13 +7,16 @@
 //! Pure: whoever watches the API server feeds it.
 
 use super::pod::{self, Pod};
+use super::pods::{Place, Pods};
 use super::policy::{self, Policy};
 use super::service::{self, Service};
+use super::shared::Shared;
 use super::slice::{self, Slice, Slices};
-use crate::mesh::{Document, Name};
+use crate::mesh::{Document, Name, Workload};
 use remora_pod::object;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
 
 /// What is understood.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -46,15 +49,15 @@ pub struct World {
     /// Policies of this namespace are everybody's.
     root_namespace: String,
     domain: String,
-    pods: BTreeMap<Key, Pod>,
-    shared: pod::Shared,
+    pods: Pods,
+    shared: Shared,
     services: BTreeMap<Key, Service>,
     slices: Slices,
     nodes: HashMap<String, Locality>,
     policies: BTreeMap<(Kind, String, String), Policy>,
     /// Namespaces whose pods must be looked at again, and single pods.
     stale_namespaces: BTreeSet<String>,
-    stale_pods: BTreeSet<Key>,
+    stale_pods: BTreeSet<Place>,
     changed: BTreeMap<Name, Option<Document>>,
 }
 
@@ -65,8 +68,8 @@ impl World {
             cluster: cluster.to_owned(),
             root_namespace: root_namespace.to_owned(),
             domain: domain.to_owned(),
-            pods: BTreeMap::new(),
-            shared: pod::Shared::default(),
+            pods: Pods::default(),
+            shared: Shared::default(),
             services: BTreeMap::new(),
             slices: Slices::default(),
             nodes: HashMap::new(),
@@ -82,7 +85,7 @@ impl World {
         let key = key_of(document);
         match kind {
             Kind::Pod => match Pod::read(document, &mut self.shared) {
-                Some(pod) => self.put_pod(key, pod),
+                Some(pod) => self.put_pod(&key, pod),
                 None => self.remove(kind, &key),
             },
             Kind::Service => match Service::read(document) {
@@ -113,8 +116,7 @@ impl World {
             Kind::Pod => {
                 if let Some(pod) = self.pods.remove(key) {
                     self.slices.touched(&pod.addresses);
-                    self.stale_pods.remove(key);
-                    let uid = pod::uid(&self.cluster, key);
+                    let uid = pod::uid(&self.cluster, &key.0, &key.1);
                     self.changed.insert(Name::Address(uid), None);
                 }
             }
@@ -141,7 +143,11 @@ impl World {
     /// All objects of a kind are these: whatever else was known is gone. For the start of a watch, and after a gap.
     pub fn retain(&mut self, kind: Kind, there: &BTreeSet<Key>) {
         let known: Vec<Key> = match kind {
-            Kind::Pod => self.pods.keys().cloned().collect(),
+            Kind::Pod => {
+                let all = self.pods.iter();
+                all.map(|(namespace, name, _)| (namespace.to_string(), name.to_string()))
+                    .collect()
+            }
             Kind::Service => self.services.keys().cloned().collect(),
             Kind::EndpointSlice => self.slices.keys().cloned().collect(),
             Kind::Node => self
@@ -160,8 +166,8 @@ impl World {
         }
     }
 
-    fn put_pod(&mut self, key: Key, pod: Pod) {
-        let before = self.pods.get(&key);
+    fn put_pod(&mut self, key: &Key, pod: Pod) {
+        let before = self.pods.get(&key.0, &key.1);
         if before == Some(&pod) {
             return;
         }
@@ -170,8 +176,10 @@ impl World {
                 .touched(before.map_or(&[], |before| &before.addresses));
             self.slices.touched(&pod.addresses);
         }
-        self.pods.insert(key.clone(), pod);
-        self.stale_pods.insert(key);
+        let place = self.pods.insert(key, pod);
+        if !self.stale_namespaces.contains(&*place.0) {
+            self.stale_pods.insert(place);
+        }
     }
 
     fn put_service(&mut self, key: Key, service: Service) {
@@ -189,8 +197,9 @@ impl World {
         if before == Some(&locality) || (before.is_none() && locality.is_empty()) {
             return;
         }
-        let there = self.pods.iter().filter(|(_, pod)| pod.node == name);
-        self.stale_pods.extend(there.map(|(key, _)| key.clone()));
+        let there = self.pods.iter().filter(|(_, _, pod)| *pod.node == *name);
+        self.stale_pods
+            .extend(there.map(|(namespace, name, _)| (Arc::clone(namespace), Arc::clone(name))));
         if locality.is_empty() {
             self.nodes.remove(&name);
         } else {
@@ -209,25 +218,34 @@ impl World {
         self.policies.insert(place, policy);
     }
 
-    /// What became different since the last time.
-    pub fn changes(&mut self) -> Vec<(Name, Option<Document>)> {
-        for namespace in std::mem::take(&mut self.stale_namespaces) {
-            self.slices.touched_in(&namespace);
-            let from = (namespace.clone(), String::new());
-            let inside = self
-                .pods
-                .range(from..)
-                .take_while(|((there, _), _)| *there == namespace);
-            self.stale_pods.extend(inside.map(|(key, _)| key.clone()));
+    /// What became different since the last time, with its name; a name may come twice, and then the last counts.
+    /// Documents are made as they are asked for: there is no second cluster in memory.
+    #[must_use = "what is not taken is forgotten"]
+    pub fn changes(&mut self) -> impl Iterator<Item = (Name, Option<Document>)> {
+        for namespace in &self.stale_namespaces {
+            self.slices.touched_in(namespace);
         }
         self.settle_slices();
-        for key in std::mem::take(&mut self.stale_pods) {
-            if let Some(pod) = self.pods.get(&key) {
-                let document = self.workload(&key, pod);
-                self.changed.insert(document.name(), Some(document));
-            }
-        }
-        std::mem::take(&mut self.changed).into_iter().collect()
+        let changed = std::mem::take(&mut self.changed);
+        let whole = std::mem::take(&mut self.stale_namespaces);
+        let mut single = std::mem::take(&mut self.stale_pods);
+        single.retain(|(namespace, _)| !whole.contains(&**namespace));
+        let world = &*self;
+        let inside = whole.into_iter().flat_map(move |namespace| {
+            let pods = world.pods.inside(&namespace);
+            pods.map(|(name, pod)| world.workload(&namespace, name, pod))
+                .collect::<Vec<_>>()
+        });
+        let single = single.into_iter().filter_map(move |(namespace, name)| {
+            // It may be gone by now.
+            let pod = world.pods.get(&namespace, &name)?;
+            Some(world.workload(&namespace, &name, pod))
+        });
+        let workloads = inside.chain(single).map(|workload| {
+            let document = Document::Workload(workload);
+            (document.name(), Some(document))
+        });
+        changed.into_iter().chain(workloads)
     }
 
     /// Addresses that slices name: of pods, which are behind other services now, or of nobody here.
@@ -237,10 +255,10 @@ impl World {
             return;
         }
         let mut held = BTreeSet::new();
-        for (key, pod) in self.pods.iter().filter(|(_, pod)| !pod.shared) {
+        for (namespace, name, pod) in self.pods.iter().filter(|(_, _, pod)| !pod.shared) {
             for address in pod.addresses.iter().filter(|address| stale.contains(*address)) {
                 held.insert(*address);
-                self.stale_pods.insert(key.clone());
+                self.stale_pods.insert((Arc::clone(namespace), Arc::clone(name)));
             }
         }
         for address in stale {
@@ -259,16 +277,16 @@ impl World {
         }
     }
 
-    fn workload(&self, key: &Key, pod: &Pod) -> Document {
-        let mut workload = pod.document(&self.cluster, key);
-        if let Some(locality) = self.nodes.get(&pod.node) {
+    fn workload(&self, namespace: &str, name: &str, pod: &Pod) -> Workload {
+        let mut workload = pod.document(&self.cluster, namespace, name);
+        if let Some(locality) = self.nodes.get(&*pod.node) {
             locality.clone_into(&mut workload.locality);
         }
-        let from = (key.0.clone(), String::new());
+        let from = (namespace.to_owned(), String::new());
         let services = self
             .services
             .range(from..)
-            .take_while(|((there, _), _)| *there == key.0);
+            .take_while(|((there, _), _)| there == namespace);
         for (service_key, service) in services {
             if let Some(ports) = service.ports_on(pod) {
                 let name = service::key_of(service_key, &self.domain);
@@ -284,11 +302,11 @@ impl World {
         let selected = self
             .policies
             .iter()
-            .filter(|((_, namespace, _), policy)| *namespace == key.0 && policy.selects(&pod.labels));
+            .filter(|((_, there, _), policy)| there == namespace && policy.selects(&pod.labels));
         workload.policies = selected
             .map(|(_, policy)| format!("{}/{}", policy.document.namespace, policy.document.name))
             .collect();
-        Document::Workload(workload)
+        workload
     }
 }
 

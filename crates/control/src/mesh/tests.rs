@@ -42,8 +42,8 @@ fn a_mesh_becomes_resources_with_names_and_aliases() {
     assert_eq!(addresses.len(), 2);
     assert!(addresses.get("shop/cart.shop.svc.cluster.local").is_some());
     let workload = addresses.get("cluster//Pod/shop/cart-0").unwrap();
-    assert_eq!(workload.aliases, ["/10.0.0.7", "/fd00::7"]);
-    let Some(Type::Workload(decoded)) = Address::decode(workload.bytes.as_slice()).unwrap().r#type else {
+    assert!(workload.aliases().eq(["/10.0.0.7", "/fd00::7"]));
+    let Some(Type::Workload(decoded)) = Address::decode(workload.bytes()).unwrap().r#type else {
         unreachable!("a workload was encoded")
     };
     assert_eq!(decoded.trust_domain, "td");
@@ -57,7 +57,7 @@ fn a_mesh_becomes_resources_with_names_and_aliases() {
 fn patterns_of_policies_keep_their_meaning() {
     let snapshots = encode(&documents(MESH), "td").unwrap();
     let policy = snapshots[AUTHORIZATION].get("shop/only-web").unwrap();
-    let policy = Authorization::decode(policy.bytes.as_slice()).unwrap();
+    let policy = Authorization::decode(policy.bytes()).unwrap();
     let [from, to] = policy.rules[0].clauses.as_slice() else {
         unreachable!("two lists were given")
     };
@@ -79,7 +79,7 @@ fn versions_change_with_the_content_only() {
     let version = |text: &str| {
         let snapshots = encode(&documents(text), "td").unwrap();
         let workload = snapshots[ADDRESS].get("cluster//Pod/shop/cart-0").unwrap();
-        workload.version.clone()
+        workload.version().to_owned()
     };
     assert_eq!(version(MESH), version(MESH));
     assert_ne!(version(MESH), version(&MESH.replace("10.0.0.7", "10.0.0.8")));

@@ -9,8 +9,8 @@ fn policy(rules: &str) -> Policy {
     let text = format!("kind: Policy\nname: p\nnamespace: shop\n{rules}\n");
     let documents: Vec<Document> = remora_control::files::documents(&text, "test").unwrap();
     let snapshots = encode(&documents, "td").unwrap();
-    let bytes = &snapshots[AUTHORIZATION].get("shop/p").unwrap().bytes;
-    Policy::new(Authorization::decode(bytes.as_slice()).unwrap()).unwrap()
+    let bytes = snapshots[AUTHORIZATION].get("shop/p").unwrap().bytes();
+    Policy::new(Authorization::decode(bytes).unwrap()).unwrap()
 }
 
 fn connection() -> Connection {

@@ -102,7 +102,8 @@ fn learn(mesh: &Mesh, text: &str) {
         server.receive(request);
     }
     let url = remora_xds::types::ADDRESS;
-    let received = state.receive(server.next(url, &snapshots[url]).unwrap()).unwrap();
+    let response = server.next(url, &snapshots[url]).unwrap().message().unwrap();
+    let received = state.receive(response).unwrap();
     assert!(mesh.apply(&received).is_empty());
 }
 

@@ -118,7 +118,8 @@ impl Lessons {
             server.receive(request);
         }
         for (url, snapshot) in &snapshots {
-            let received = state.receive(server.next(url, snapshot).unwrap()).unwrap();
+            let response = server.next(url, snapshot).unwrap().message().unwrap();
+            let received = state.receive(response).unwrap();
             let refused = self.mesh.apply(&received);
             assert!(refused.is_empty(), "{refused:?}");
             state.answer(&received, &refused);

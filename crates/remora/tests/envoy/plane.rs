@@ -56,7 +56,7 @@ impl Plane {
         let mut snapshots = snapshots(ports);
         for (type_url, bytes) in more {
             let resources = [versioned("only".to_owned(), bytes)];
-            snapshots.insert(type_url, Snapshot::new(resources.into()));
+            snapshots.insert(type_url, Snapshot::new(resources));
         }
         let heard = Heard::default();
         let hearing = Arc::clone(&heard);
@@ -166,9 +166,9 @@ fn world(snapshots: Snapshots, heard: Heard) -> Streams {
                     continue;
                 }
                 nonces += 1;
-                let resources = now.iter().map(|(_, resource)| prost_types::Any {
+                let resources = now.iter().map(|resource| prost_types::Any {
                     type_url: request.type_url.clone(),
-                    value: resource.bytes.clone(),
+                    value: resource.bytes().to_vec(),
                 });
                 let response = DiscoveryResponse {
                     version_info: now.len().to_string(),
@@ -185,14 +185,14 @@ fn world(snapshots: Snapshots, heard: Heard) -> Streams {
     }))
 }
 
-fn versioned(name: String, bytes: Vec<u8>) -> (String, Arc<Versioned>) {
+fn versioned(name: String, bytes: Vec<u8>) -> (String, Versioned) {
     let resource = Versioned {
         version: format!("{}-{}", bytes.len(), name),
         bytes,
         aliases: Vec::new(),
         audience: Audience::Everyone,
     };
-    (name, Arc::new(resource))
+    (name, resource)
 }
 
 fn snapshots(ports: &Ports) -> Snapshots {
@@ -204,8 +204,8 @@ fn snapshots(ports: &Ports) -> Snapshots {
         versioned(name, listener.encode_to_vec())
     });
     BTreeMap::from([
-        (CLUSTER, Snapshot::new(clusters.into_iter().collect())),
-        (LISTENER, Snapshot::new(listeners.collect())),
+        (CLUSTER, Snapshot::new(clusters)),
+        (LISTENER, Snapshot::new(listeners)),
         // For the built-in proxy there is nothing to know.
         (ADDRESS, Snapshot::default()),
         (AUTHORIZATION, Snapshot::default()),

@@ -4,9 +4,13 @@
 //! has and what there is now, so any number of changes while it was busy become one response; a client that
 //! refused is not sent the same thing again until it changes.
 
-use super::{Snapshot, Versioned, View, WILDCARD};
-use crate::proto::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse, Resource};
+use super::{Encoded, Response, Snapshot, View, WILDCARD};
+use crate::proto::discovery::DeltaDiscoveryRequest;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// So many are sent in the order of their names, for whoever reads them. To nobody else the order means anything.
+const READABLE: usize = 256;
 
 #[derive(Debug, Default)]
 struct Type {
@@ -96,29 +100,33 @@ impl Server {
     }
 
     /// What to send of a type now, if anything.
-    pub fn next(&mut self, type_url: &str, now: &Snapshot) -> Option<DeltaDiscoveryResponse> {
+    pub fn next(&mut self, type_url: &str, now: &Snapshot) -> Option<Response> {
         let kind = self.types.get_mut(type_url)?;
         if kind.unanswered.is_some() {
             return None;
         }
-        let mut response = DeltaDiscoveryResponse {
+        let mut response = Response {
             type_url: type_url.to_owned(),
-            ..DeltaDiscoveryResponse::default()
+            ..Response::default()
         };
         if let Some(base) = kind.base.take().filter(|_| kind.everything) {
             kind.difference(&base, now, &self.view, &mut response);
         } else {
             let visible = kind.visible(now, &self.view);
-            response.removed_resources = kind.removals(now, &self.view, visible.as_ref());
-            response.resources = kind.updates(type_url, now, &self.view, visible.as_ref());
+            response.removed = kind.removals(now, &self.view, visible.as_ref());
+            response.resources = kind.updates(now, &self.view, visible.as_ref());
         }
         if kind.everything {
             kind.base = Some(now.clone());
             kind.sent.clear();
             kind.again.clear();
         }
-        let empty = response.resources.is_empty() && response.removed_resources.is_empty();
-        if empty && !kind.owed {
+        if response.resources.len() <= READABLE {
+            response
+                .resources
+                .sort_unstable_by(|a, b| a.name_bytes().cmp(b.name_bytes()));
+        }
+        if response.is_empty() && !kind.owed {
             return None;
         }
         kind.owed = false;
@@ -135,40 +143,34 @@ impl Type {
         let Some(base) = self.base.take() else {
             return;
         };
-        for (name, resource) in base.iter().filter(|(_, resource)| view.shows(resource)) {
-            if !self.again.contains(&**name) {
-                self.sent.insert((**name).to_owned(), resource.version.clone());
+        for resource in base.iter().filter(|resource| view.shows(resource)) {
+            if !self.again.contains(resource.name()) {
+                self.sent
+                    .insert(resource.name().to_owned(), resource.version().to_owned());
             }
         }
         self.again.clear();
     }
 
     /// What became different for a client that wants everything.
-    fn difference(
-        &mut self,
-        base: &Snapshot,
-        now: &Snapshot,
-        view: &View,
-        response: &mut DeltaDiscoveryResponse,
-    ) {
-        let differing = now.differing(base);
-        let names: BTreeSet<&str> = differing
-            .iter()
-            .map(|name| &**name)
+    fn difference(&mut self, base: &Snapshot, now: &Snapshot, view: &View, response: &mut Response) {
+        let names: BTreeSet<&str> = now
+            .differing(base)
+            .into_iter()
             .chain(self.again.iter().map(String::as_str))
             .collect();
         let mut removed = BTreeSet::new();
         for name in names {
             let before = base.seen(name, view).filter(|_| !self.again.contains(name));
             match (before, now.seen(name, view)) {
-                (Some(before), Some(resource)) if before.version == resource.version => {}
-                (_, Some(found)) => response.resources.push(resource(&response.type_url, name, found)),
+                (Some(before), Some(resource)) if before.version() == resource.version() => {}
+                (_, Some(found)) => response.resources.push(Arc::clone(found)),
                 (Some(_), None) => drop(removed.insert(name.to_owned())),
                 (None, None) => {}
             }
         }
         removed.extend(self.missing(now, view));
-        response.removed_resources = removed.into_iter().collect();
+        response.removed = removed.into_iter().collect();
     }
 
     /// Names that were asked for, do not exist, and were not told so.
@@ -189,7 +191,7 @@ impl Type {
             return None;
         }
         let names = self.names.iter().filter_map(|asked| now.resolve(asked, view));
-        Some(names.map(str::to_owned).collect())
+        Some(names.map(|resource| resource.name().to_owned()).collect())
     }
 
     fn removals(&mut self, now: &Snapshot, view: &View, visible: Option<&BTreeSet<String>>) -> Vec<String> {
@@ -205,36 +207,28 @@ impl Type {
 
     fn updates(
         &mut self,
-        type_url: &str,
         now: &Snapshot,
         view: &View,
         visible: Option<&BTreeSet<String>>,
-    ) -> Vec<Resource> {
+    ) -> Vec<Arc<Encoded>> {
+        let Some(names) = visible else {
+            let shown = now.iter().filter(|found| view.shows(found));
+            if self.sent.is_empty() {
+                return shown.cloned().collect();
+            }
+            let has =
+                |found: &&Arc<Encoded>| self.sent.get(found.name()).is_some_and(|v| v == found.version());
+            return shown.filter(|found| !has(found)).cloned().collect();
+        };
         let mut updates = Vec::new();
-        for (name, found) in now.iter() {
-            let wanted = visible.is_none_or(|names| names.contains(&**name));
-            if !wanted || !view.shows(found) || self.sent.get(&**name) == Some(&found.version) {
+        for found in names.iter().filter_map(|name| now.seen(name, view)) {
+            let version = found.version();
+            if self.sent.get(found.name()).is_some_and(|has| has == version) {
                 continue;
             }
-            if !self.everything {
-                self.sent.insert((**name).to_owned(), found.version.clone());
-            }
-            updates.push(resource(type_url, name, found));
+            self.sent.insert(found.name().to_owned(), version.to_owned());
+            updates.push(Arc::clone(found));
         }
-        // The same every time, for whoever reads it.
-        updates.sort_unstable_by(|a, b| a.name.cmp(&b.name));
         updates
-    }
-}
-
-fn resource(type_url: &str, name: &str, found: &Versioned) -> Resource {
-    Resource {
-        version: found.version.clone(),
-        resource: Some(prost_types::Any {
-            type_url: type_url.to_owned(),
-            value: found.bytes.clone(),
-        }),
-        name: name.to_owned(),
-        aliases: found.aliases.clone(),
     }
 }

@@ -5,7 +5,6 @@
 use super::{Audience, Change, Client, Interest, Server, Snapshot, Versioned, View};
 use crate::proto::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse, Node};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::Arc;
 
 const URL: &str = "type/a";
 
@@ -43,8 +42,8 @@ fn hidden(content: u64) -> bool {
 
 fn audience(content: u64) -> Audience {
     match content % 10 {
-        5 | 0 => Audience::Namespace("c".to_owned()),
-        1 => Audience::Namespace("b".to_owned()),
+        5 | 0 => Audience::Namespace("c".into()),
+        1 => Audience::Namespace("b".into()),
         _ => Audience::Everyone,
     }
 }
@@ -79,23 +78,21 @@ impl World {
 
     /// Mostly made from the one before, as a control plane does; sometimes anew, as one that was restarted.
     fn snapshot(&mut self) -> Snapshot {
-        let resource = |content: &u64| {
-            Arc::new(Versioned {
-                version: content.to_string(),
-                bytes: content.to_be_bytes().to_vec(),
-                aliases: Vec::new(),
-                audience: audience(*content),
-            })
+        let resource = |content: &u64| Versioned {
+            version: content.to_string(),
+            bytes: content.to_be_bytes().to_vec(),
+            aliases: Vec::new(),
+            audience: audience(*content),
         };
         let there = self.truth.iter().map(|(n, c)| (n.clone(), resource(c)));
         if self.dice.roll(8) == 0 {
-            self.latest = Snapshot::new(there.collect());
+            self.latest = Snapshot::new(there);
         } else {
             let gone: Vec<String> = self
                 .latest
                 .iter()
-                .filter(|(name, _)| !self.truth.contains_key(&***name))
-                .map(|(name, _)| (**name).to_owned())
+                .map(|resource| resource.name().to_owned())
+                .filter(|name| !self.truth.contains_key(name))
                 .collect();
             let gone = gone.into_iter().map(|name| (name, None));
             let there = there.map(|(name, resource)| (name, Some(resource)));
@@ -154,7 +151,7 @@ impl World {
         }
         if let Some(response) = server.next(URL, &now) {
             self.resources_sent += response.resources.len();
-            self.down.push_back(response);
+            self.down.push_back(response.message().unwrap());
             assert_eq!(self.down.len(), 1, "one unanswered response at a time");
         }
     }
@@ -301,7 +298,7 @@ fn an_empty_mesh_is_answered_and_an_unknown_name_too() {
         server.receive(request);
     }
     let answer = server.next(URL, &Snapshot::default()).unwrap();
-    assert_eq!(answer.removed_resources, ["nobody"]);
+    assert_eq!(answer.removed, ["nobody"]);
 }
 
 #[test]
@@ -310,9 +307,9 @@ fn an_alias_finds_the_resource() {
         version: "1".to_owned(),
         bytes: vec![1],
         aliases: vec!["net/10.0.0.1".to_owned()],
-        audience: Audience::Namespace("b".to_owned()),
+        audience: Audience::Namespace("b".into()),
     };
-    let now = Snapshot::new(BTreeMap::from([("uid".to_owned(), Arc::new(resource))]));
+    let now = Snapshot::new([("uid".to_owned(), resource)]);
     let mut server = Server::new();
     server.receive(DeltaDiscoveryRequest {
         type_url: URL.to_owned(),
@@ -320,8 +317,8 @@ fn an_alias_finds_the_resource() {
         ..DeltaDiscoveryRequest::default()
     });
     let answer = server.next(URL, &now).unwrap();
-    assert_eq!(answer.resources[0].name, "uid");
-    assert_eq!(answer.resources[0].aliases, ["net/10.0.0.1"]);
+    assert_eq!(answer.resources[0].name(), "uid");
+    assert!(answer.resources[0].aliases().eq(["net/10.0.0.1"]));
     let mut stranger = Server::with_view(View::Namespace("c".to_owned()));
     stranger.receive(DeltaDiscoveryRequest {
         type_url: URL.to_owned(),
@@ -333,7 +330,7 @@ fn an_alias_finds_the_resource() {
         answer.resources.is_empty(),
         "what it may not have does not exist for it"
     );
-    assert_eq!(answer.removed_resources, ["net/10.0.0.1"]);
+    assert_eq!(answer.removed, ["net/10.0.0.1"]);
 }
 
 #[test]

@@ -4,9 +4,9 @@
 //! snapshot shares what did not change with the one it was made from, and remembers what the last ones changed: making
 //! the next one and telling a client cost as much as the change, not as much as the mesh.
 
-use std::collections::hash_map::DefaultHasher;
-use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::hash::{Hash as _, Hasher as _};
+use super::resource::{Encoded, Versioned, View};
+use std::collections::VecDeque;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -16,50 +16,10 @@ const PARTS: usize = 256;
 const REMEMBERED: usize = 64;
 const NAMES: usize = 4096;
 
-/// A resource as it is now.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Versioned {
-    /// Changes when the content does.
-    pub version: String,
-    /// The encoded message.
-    pub bytes: Vec<u8>,
-    /// Other names under which it can be asked for.
-    pub aliases: Vec<String>,
-    /// Who may have it.
-    pub audience: Audience,
-}
-
-/// Who may have a resource.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub enum Audience {
-    /// Everybody.
-    #[default]
-    Everyone,
-    /// Clients of a namespace.
-    Namespace(String),
-}
-
-/// What a client may have.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub enum View {
-    /// Everything.
-    #[default]
-    Everything,
-    /// What is for everybody, and for a namespace.
-    Namespace(String),
-}
-
-impl View {
-    pub(super) fn shows(&self, resource: &Versioned) -> bool {
-        match (self, &resource.audience) {
-            (Self::Everything, _) | (_, Audience::Everyone) => true,
-            (Self::Namespace(own), Audience::Namespace(theirs)) => own == theirs,
-        }
-    }
-}
-
-type Part = BTreeMap<Arc<str>, Arc<Versioned>>;
-type Aliases = HashMap<Arc<str>, Arc<str>>;
+/// Resources in the order of their names.
+type Part = Vec<Arc<Encoded>>;
+/// Resources in the order of the hashes of their aliases; of those with the same alias the newest last.
+type Aliases = Vec<(u64, Arc<Encoded>)>;
 
 /// All resources of a type at a moment, by name. A clone is the same one.
 #[derive(Debug, Clone)]
@@ -74,7 +34,7 @@ struct Inner {
     line: u64,
     exchange: u64,
     /// What the last exchanges changed, the newest last.
-    recent: VecDeque<Arc<[Arc<str>]>>,
+    recent: VecDeque<Arc<[Box<str>]>>,
 }
 
 impl Default for Snapshot {
@@ -100,7 +60,7 @@ impl PartialEq for Snapshot {
         self.len() == other.len()
             && self
                 .iter()
-                .all(|(name, resource)| other.get(name) == Some(resource))
+                .all(|resource| other.get(resource.name()) == Some(resource))
     }
 }
 
@@ -108,7 +68,7 @@ impl Eq for Snapshot {}
 
 impl Snapshot {
     /// From resources by name.
-    pub fn new(resources: BTreeMap<String, Arc<Versioned>>) -> Self {
+    pub fn new(resources: impl IntoIterator<Item = (String, Versioned)>) -> Self {
         let all = resources
             .into_iter()
             .map(|(name, resource)| (name, Some(resource)));
@@ -120,22 +80,22 @@ impl Snapshot {
 
     /// The same with some resources added, exchanged or, where there is `None`, taken away.
     #[must_use]
-    pub fn amended(&self, changes: impl IntoIterator<Item = (String, Option<Arc<Versioned>>)>) -> Self {
-        let mut next = Inner::clone(&self.0);
-        let mut different = Vec::new();
+    pub fn amended(&self, changes: impl IntoIterator<Item = (String, Option<Versioned>)>) -> Self {
+        let mut amendment = self.amend();
         for (name, resource) in changes {
-            different.extend(next.exchange(name, resource));
+            amendment.exchange(&name, resource);
         }
-        if different.is_empty() {
-            return self.clone();
+        amendment.finish()
+    }
+
+    /// Begins the next one.
+    pub fn amend(&self) -> Amendment {
+        Amendment {
+            before: self.clone(),
+            next: Inner::clone(&self.0),
+            different: Vec::new(),
+            count: 0,
         }
-        next.exchange += 1;
-        next.recent.push_back(different.into());
-        let mut count: usize = next.recent.iter().map(|names| names.len()).sum();
-        while next.recent.len() > REMEMBERED || (count > NAMES && !next.recent.is_empty()) {
-            count -= next.recent.pop_front().map_or(0, |names| names.len());
-        }
-        Self(Arc::new(next))
     }
 
     /// How many.
@@ -149,109 +109,189 @@ impl Snapshot {
     }
 
     /// The resource of a name.
-    pub fn get(&self, name: &str) -> Option<&Arc<Versioned>> {
-        self.0.parts.get(part(name))?.get(name)
+    pub fn get(&self, name: &str) -> Option<&Arc<Encoded>> {
+        let part = self.0.parts.get(part(hash(name)))?;
+        part.get(place(part, name).ok()?)
     }
 
-    /// All of them, in no order that means anything.
-    pub fn iter(&self) -> impl Iterator<Item = (&Arc<str>, &Arc<Versioned>)> {
+    /// All of them, in an order that means nothing but is the same for the same content.
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<Encoded>> {
         self.0.parts.iter().flat_map(|part| part.iter())
     }
 
     /// The resource of a name, if a client may have it.
-    pub(super) fn seen(&self, name: &str, view: &View) -> Option<&Arc<Versioned>> {
+    pub(super) fn seen(&self, name: &str, view: &View) -> Option<&Arc<Encoded>> {
         self.get(name).filter(|resource| view.shows(resource))
     }
 
-    /// The name of what is asked for by name or alias, if it exists for the client.
-    pub(super) fn resolve<'a>(&'a self, asked: &'a str, view: &View) -> Option<&'a str> {
-        let name = if self.get(asked).is_some() {
-            asked
-        } else {
-            self.0.aliases.get(part(asked))?.get(asked)?
-        };
-        self.seen(name, view).map(|_| name)
+    /// What is asked for by name or alias, if it exists for the client.
+    pub(super) fn resolve(&self, asked: &str, view: &View) -> Option<&Arc<Encoded>> {
+        let found = self.get(asked).or_else(|| self.by_alias(asked))?;
+        view.shows(found).then_some(found)
+    }
+
+    fn by_alias(&self, asked: &str) -> Option<&Arc<Encoded>> {
+        let hash = hash(asked);
+        let known = self.0.aliases.get(part(hash))?;
+        let end = known.partition_point(|(other, _)| *other <= hash);
+        let same = known.get(..end)?.iter().rev();
+        same.take_while(|(other, _)| *other == hash)
+            .map(|(_, resource)| resource)
+            .find(|resource| resource.aliases().any(|alias| alias == asked))
     }
 
     /// Names of what may differ from an older snapshot; all names of both when that is not known.
-    pub(super) fn differing(&self, older: &Self) -> Vec<Arc<str>> {
+    pub(super) fn differing<'a>(&'a self, older: &'a Self) -> Vec<&'a str> {
         let (now, before) = (&self.0, &older.0);
         let behind = now.exchange.checked_sub(before.exchange).map(usize::try_from);
         if let (true, Some(Ok(behind))) = (now.line == before.line, behind)
             && behind <= now.recent.len()
         {
             let last = now.recent.iter().rev().take(behind);
-            return last.flat_map(|names| names.iter().cloned()).collect();
+            return last.flat_map(|names| names.iter().map(|name| &**name)).collect();
         }
-        let gone = older.iter().filter(|(name, _)| self.get(name).is_none());
-        self.iter()
-            .chain(gone)
-            .map(|(name, _)| Arc::clone(name))
-            .collect()
+        let gone = older.iter().filter(|known| self.get(known.name()).is_none());
+        self.iter().chain(gone).map(|resource| resource.name()).collect()
+    }
+}
+
+/// A snapshot in the making.
+#[derive(Debug)]
+pub struct Amendment {
+    before: Snapshot,
+    next: Inner,
+    /// What is different now, unless it is too much to be remembered.
+    different: Vec<Box<str>>,
+    count: usize,
+}
+
+impl Amendment {
+    /// Adds or exchanges a resource or, where there is `None`, takes it away.
+    pub fn exchange(&mut self, name: &str, resource: Option<Versioned>) {
+        // What cannot be sent is not there.
+        let resource = resource.and_then(|resource| Encoded::new(name, resource));
+        if self.next.exchange(name, resource.map(Arc::new).as_ref()) {
+            self.count += 1;
+            if self.count <= NAMES {
+                self.different.push(name.into());
+            }
+        }
+    }
+
+    /// The next snapshot; the one before where nothing is different.
+    pub fn finish(self) -> Snapshot {
+        let mut next = self.next;
+        if self.count == 0 {
+            return self.before;
+        }
+        next.exchange += 1;
+        let mut count = self.count + next.recent.iter().map(|names| names.len()).sum::<usize>();
+        next.recent.push_back(self.different.into());
+        while next.recent.len() > REMEMBERED || (count > NAMES && !next.recent.is_empty()) {
+            count -= next.recent.pop_front().map_or(0, |names| names.len());
+        }
+        Snapshot(Arc::new(next))
     }
 }
 
 impl Inner {
-    /// The name, if anything is different now.
-    fn exchange(&mut self, name: String, resource: Option<Arc<Versioned>>) -> Option<Arc<str>> {
-        let name: Arc<str> = name.into();
-        let place = self.parts.get_mut(part(&name))?;
-        let before = place.get(&name).cloned();
-        if before == resource {
-            return None;
+    /// Whether anything is different now.
+    fn exchange(&mut self, name: &str, resource: Option<&Arc<Encoded>>) -> bool {
+        let Some(part) = self.parts.get_mut(part(hash(name))) else {
+            return false;
+        };
+        let at = place(part, name);
+        let before = at.ok().and_then(|at| part.get(at)).cloned();
+        if before.as_ref() == resource {
+            return false;
         }
-        if let Some(resource) = &resource {
-            Arc::make_mut(place).insert(Arc::clone(&name), Arc::clone(resource));
-            self.length += usize::from(before.is_none());
-        } else {
-            Arc::make_mut(place).remove(&name);
-            self.length -= 1;
+        let part = Arc::make_mut(part);
+        match (at, resource) {
+            (Ok(at), Some(resource)) => {
+                if let Some(place) = part.get_mut(at) {
+                    *place = Arc::clone(resource);
+                }
+            }
+            (Err(at), Some(resource)) => {
+                part.insert(at, Arc::clone(resource));
+                self.length += 1;
+            }
+            (Ok(at), None) => {
+                part.remove(at);
+                self.length -= 1;
+            }
+            (Err(_), None) => {}
         }
-        let aliases =
-            |resource: Option<Arc<Versioned>>| resource.map(|r| r.aliases.clone()).unwrap_or_default();
-        let (old, new) = (aliases(before), aliases(resource));
-        for alias in old.iter().filter(|alias| !new.contains(alias)) {
-            let known = self.aliases.get_mut(part(alias))?;
-            // Another one may have it by now.
-            if known.get(alias.as_str()) == Some(&name) {
-                Arc::make_mut(known).remove(alias.as_str());
+        if let Some(before) = &before {
+            self.forget_aliases(before);
+        }
+        if let Some(resource) = resource {
+            self.add_aliases(resource);
+        }
+        true
+    }
+
+    fn forget_aliases(&mut self, resource: &Arc<Encoded>) {
+        for alias in resource.aliases() {
+            let hash = hash(alias);
+            let Some(known) = self.aliases.get_mut(part(hash)) else {
+                continue;
+            };
+            let from = known.partition_point(|(other, _)| *other < hash);
+            let mut same = known.iter().skip(from).take_while(|(other, _)| *other == hash);
+            if let Some(at) = same.position(|(_, other)| Arc::ptr_eq(other, resource)) {
+                Arc::make_mut(known).remove(from + at);
             }
         }
-        for alias in new.into_iter().filter(|alias| !old.contains(alias)) {
-            let known = self.aliases.get_mut(part(&alias))?;
-            Arc::make_mut(known).insert(alias.into(), Arc::clone(&name));
+    }
+
+    fn add_aliases(&mut self, resource: &Arc<Encoded>) {
+        for alias in resource.aliases() {
+            let hash = hash(alias);
+            if let Some(known) = self.aliases.get_mut(part(hash)) {
+                let end = known.partition_point(|(other, _)| *other <= hash);
+                Arc::make_mut(known).insert(end, (hash, Arc::clone(resource)));
+            }
         }
-        Some(name)
     }
 }
 
-fn part(name: &str) -> usize {
+/// Where a name is in a part, or would be.
+fn place(part: &Part, name: &str) -> Result<usize, usize> {
+    part.binary_search_by(|resource| resource.name_bytes().cmp(name.as_bytes()))
+}
+
+fn hash(name: &str) -> u64 {
     let mut hasher = DefaultHasher::new();
     name.hash(&mut hasher);
+    hasher.finish()
+}
+
+fn part(hash: u64) -> usize {
     // Fewer than 2^8 parts of it are looked at.
-    usize::try_from(hasher.finish() % PARTS as u64).unwrap_or_default()
+    usize::try_from(hash % PARTS as u64).unwrap_or_default()
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Audience, NAMES, Snapshot, Versioned};
-    use std::collections::{BTreeMap, BTreeSet};
-    use std::sync::Arc;
+    use super::super::{Audience, View};
+    use super::{NAMES, Snapshot, Versioned};
+    use std::collections::BTreeSet;
 
-    fn resource(content: &str) -> Arc<Versioned> {
-        Arc::new(Versioned {
+    fn resource(content: &str) -> Versioned {
+        Versioned {
             version: content.to_owned(),
             bytes: content.as_bytes().to_vec(),
             aliases: vec![format!("alias/{content}")],
             audience: Audience::Everyone,
-        })
+        }
     }
 
-    fn names(list: &[Arc<str>]) -> BTreeSet<String> {
-        list.iter().map(|name| (**name).to_owned()).collect()
+    fn names(list: &[&str]) -> BTreeSet<String> {
+        list.iter().map(|name| (*name).to_owned()).collect()
     }
 
-    fn change(name: &str, content: Option<&str>) -> (String, Option<Arc<Versioned>>) {
+    fn change(name: &str, content: Option<&str>) -> (String, Option<Versioned>) {
         (name.to_owned(), content.map(resource))
     }
 
@@ -273,7 +313,7 @@ mod tests {
         assert_eq!(third.differing(&third).len(), 0);
         assert_eq!((third.len(), first.len()), (2, 2), "older ones stay as they were");
         // Not of one line: everything may differ.
-        let other = Snapshot::new(BTreeMap::from([("d".to_owned(), resource("5"))]));
+        let other = Snapshot::new([("d".to_owned(), resource("5"))]);
         assert_eq!(
             names(&other.differing(&third)),
             ["a", "c", "d"].map(str::to_owned).into()
@@ -283,18 +323,26 @@ mod tests {
     #[test]
     fn aliases_follow_and_equality_is_content() {
         let first = Snapshot::default().amended([change("a", Some("1"))]);
-        let view = super::View::Everything;
-        assert_eq!(first.resolve("alias/1", &view), Some("a"));
+        let named = |snapshot: &Snapshot, asked| {
+            let found = snapshot.resolve(asked, &View::Everything);
+            found.map(|resource| resource.name().to_owned())
+        };
+        assert_eq!(named(&first, "alias/1").as_deref(), Some("a"));
         let second = first.amended([change("a", Some("2")), change("b", Some("1"))]);
-        assert_eq!(second.resolve("alias/1", &view), Some("b"));
+        assert_eq!(named(&second, "alias/1").as_deref(), Some("b"));
         let moved = second.amended([change("b", None)]);
         assert_eq!(
-            (moved.resolve("alias/1", &view), moved.resolve("alias/2", &view)),
+            (named(&moved, "alias/1"), named(&moved, "alias/2").as_deref()),
             (None, Some("a"))
         );
-        let same = Snapshot::new(BTreeMap::from([("a".to_owned(), resource("2"))]));
+        let same = Snapshot::new([("a".to_owned(), resource("2"))]);
         assert_eq!(moved, same);
         assert_ne!(first, same);
+        // Two at one address, as while a pod is exchanged: the newer one has it, and when it goes the other has.
+        let both = first.amended([change("b", Some("1"))]);
+        assert_eq!(named(&both, "alias/1").as_deref(), Some("b"));
+        let left = both.amended([change("b", None)]);
+        assert_eq!(named(&left, "alias/1").as_deref(), Some("a"));
     }
 
     #[test]

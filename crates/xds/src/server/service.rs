@@ -1,0 +1,97 @@
+//! Discovery as a gRPC service whose responses are written from shared resources.
+//!
+//! Generated code would want a message of its own for every response: a copy of the mesh for every client that
+//! connects. Here a response is a list of references until the moment its bytes go into the stream's buffer.
+
+use super::Discovery;
+use crate::delta::Response;
+use crate::proto::discovery::DeltaDiscoveryRequest;
+use crate::raw::{Answer, DELTA_PATH};
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::Status;
+use tonic::codec::{Codec, EncodeBuf, Encoder};
+use tonic::server::{Grpc, NamedService, StreamingService};
+use tonic_prost::ProstDecoder;
+
+/// Versions of all resources a client has, after a reconnect in a large mesh.
+const LARGEST_MESSAGE: usize = 64 << 20;
+
+/// [`Discovery`] as a service.
+#[derive(Clone)]
+pub struct Service(pub(super) Arc<Discovery>);
+
+impl NamedService for Service {
+    const NAME: &'static str = "envoy.service.discovery.v3.AggregatedDiscoveryService";
+}
+
+impl<B> tower_service::Service<http::Request<B>> for Service
+where
+    B: tonic::codegen::Body + Send + 'static,
+    B::Error: Into<tonic::codegen::StdError> + Send + 'static,
+{
+    type Response = http::Response<tonic::body::Body>;
+    type Error = Infallible;
+    type Future = Answer<Self::Response, Infallible>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<B>) -> Self::Future {
+        if request.uri().path() != DELTA_PATH {
+            let refusal = Status::unimplemented(format!("no method {}", request.uri().path()));
+            return Box::pin(async move { Ok(refusal.into_http()) });
+        }
+        let opening = Opening(Arc::clone(&self.0));
+        Box::pin(async move {
+            let mut grpc = Grpc::new(Shared).max_decoding_message_size(LARGEST_MESSAGE);
+            Ok(grpc.streaming(opening, request).await)
+        })
+    }
+}
+
+/// Takes one stream.
+struct Opening(Arc<Discovery>);
+
+impl StreamingService<DeltaDiscoveryRequest> for Opening {
+    type Response = Response;
+    type ResponseStream = ReceiverStream<Result<Response, Status>>;
+    type Future = Answer<tonic::Response<Self::ResponseStream>, Status>;
+
+    fn call(&mut self, request: tonic::Request<tonic::Streaming<DeltaDiscoveryRequest>>) -> Self::Future {
+        let discovery = Arc::clone(&self.0);
+        Box::pin(async move { discovery.open(request).await.map(tonic::Response::new) })
+    }
+}
+
+/// Responses from shared resources, requests as usual.
+struct Shared;
+
+impl Codec for Shared {
+    type Encode = Response;
+    type Decode = DeltaDiscoveryRequest;
+    type Encoder = Self;
+    type Decoder = ProstDecoder<DeltaDiscoveryRequest>;
+
+    fn encoder(&mut self) -> Self {
+        Self
+    }
+
+    fn decoder(&mut self) -> Self::Decoder {
+        ProstDecoder::default()
+    }
+}
+
+impl Encoder for Shared {
+    type Item = Response;
+    type Error = Status;
+
+    fn encode(&mut self, response: Response, buffer: &mut EncodeBuf<'_>) -> Result<(), Status> {
+        buffer.reserve(response.encoded_len());
+        response.write(buffer);
+        Ok(())
+    }
+}
