@@ -1,17 +1,21 @@
 //! Istio's certificate service on our authority.
 
-use crate::token::{Authenticator, caller};
-use remora_mtls::{Authority, AuthorityError};
+use crate::token::{Authenticator, Unidentified, caller, shown};
+use remora_mtls::{Authority, AuthorityError, SpiffeId};
 use remora_xds::proto::certificate::istio_certificate_service_server::IstioCertificateService;
 use remora_xds::proto::certificate::{IstioCertificateRequest, IstioCertificateResponse};
+use remora_xds::wishes::{BEHALF, wish};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, SystemTime};
+use tonic::metadata::MetadataMap;
 use tonic::{Request, Response, Status};
 
 pub(crate) struct Certificates {
     pub(crate) authority: Arc<RwLock<Authority>>,
     pub(crate) authenticator: Arc<dyn Authenticator>,
     pub(crate) usual_life: Duration,
+    /// Accounts, `NAMESPACE/ACCOUNT`, that may ask for certificates of workloads on their own node.
+    pub(crate) node_proxies: Vec<String>,
 }
 
 #[tonic::async_trait]
@@ -20,7 +24,7 @@ impl IstioCertificateService for Certificates {
         &self,
         request: Request<IstioCertificateRequest>,
     ) -> Result<Response<IstioCertificateResponse>, Status> {
-        let id = caller(&*self.authenticator, request.metadata()).await?;
+        let id = self.owner(request.metadata(), request.get_ref()).await?;
         let asked = request.into_inner();
         let life = match u64::try_from(asked.validity_duration) {
             Ok(0) => self.usual_life,
@@ -32,7 +36,7 @@ impl IstioCertificateService for Certificates {
             }
         };
         let authority = self.authority.read().unwrap_or_else(PoisonError::into_inner);
-        // istio: what the request names is ignored, the caller decides the identity.
+        // istio: what the certificate request names is ignored, the caller decides the identity.
         let issued = authority
             .issue(&asked.csr, &id, life, SystemTime::now())
             .map_err(|error| status(&error))?;
@@ -42,11 +46,89 @@ impl IstioCertificateService for Certificates {
     }
 }
 
+impl Certificates {
+    /// Whom the certificate names: the caller, or a workload for which it may speak.
+    async fn owner(
+        &self,
+        metadata: &MetadataMap,
+        asked: &IstioCertificateRequest,
+    ) -> Result<SpiffeId, Status> {
+        let caller = caller(&*self.authenticator, metadata).await?;
+        let Some(text) = wish(asked, BEHALF) else {
+            return Ok(caller);
+        };
+        let workload = spoken_for(&caller, text, &self.node_proxies).map_err(Status::permission_denied)?;
+        let beside = self.authenticator.is_beside(shown(metadata)?, &workload).await;
+        match beside {
+            Ok(()) => Ok(workload),
+            Err(Unidentified::Refused(why)) => Err(Status::permission_denied(format!(
+                "{caller} may not speak for {workload}: {why}"
+            ))),
+            Err(why @ Unidentified::Unavailable(_)) => Err(Status::unavailable(why.to_string())),
+        }
+    }
+}
+
+/// The workload, if this caller may speak for workloads at all; else why not.
+fn spoken_for(caller: &SpiffeId, text: &str, node_proxies: &[String]) -> Result<SpiffeId, String> {
+    let trusted = caller
+        .service_account()
+        .is_some_and(|(namespace, account)| node_proxies.contains(&format!("{namespace}/{account}")));
+    if !trusted {
+        return Err(format!(
+            "{caller} may not ask for certificates of others: it is no account of node proxies"
+        ));
+    }
+    let workload: SpiffeId = text
+        .parse()
+        .map_err(|error| format!("{text:?} is nobody's identity: {error}"))?;
+    if workload.trust_domain() != caller.trust_domain() || workload.service_account().is_none() {
+        return Err(format!("{workload} is no service account of this mesh"));
+    }
+    Ok(workload)
+}
+
 fn status(error: &AuthorityError) -> Status {
     match error {
         AuthorityError::Request(_) | AuthorityError::TooLong { .. } => {
             Status::invalid_argument(error.to_string())
         }
         _ => Status::internal(error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::spoken_for;
+
+    #[test]
+    fn only_proxies_of_nodes_speak_for_others_and_only_of_their_mesh() {
+        let accounts = ["istio-system/ztunnel".to_owned()];
+        let ask = |caller: &str, workload: &str| {
+            spoken_for(&caller.parse().unwrap(), workload, &accounts).map(|id| id.to_string())
+        };
+        let node = "spiffe://td/ns/istio-system/sa/ztunnel";
+        let cart = "spiffe://td/ns/shop/sa/cart";
+        assert_eq!(ask(node, cart).unwrap(), cart);
+        assert!(
+            ask(cart, "spiffe://td/ns/bank/sa/till")
+                .unwrap_err()
+                .contains("node proxies")
+        );
+        assert!(
+            ask("spiffe://td/ns/shop/sa/ztunnel", cart).is_err(),
+            "the namespace counts"
+        );
+        assert!(
+            ask(node, "spiffe://other/ns/shop/sa/cart")
+                .unwrap_err()
+                .contains("this mesh")
+        );
+        assert!(
+            ask(node, "spiffe://td/something")
+                .unwrap_err()
+                .contains("this mesh")
+        );
+        assert!(ask(node, "cart").unwrap_err().contains("nobody's identity"));
     }
 }

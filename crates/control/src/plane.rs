@@ -186,8 +186,9 @@ impl Plane {
         Ok(plane)
     }
 
-    /// Accounts, `NAMESPACE/ACCOUNT`, whose proxies serve many namespaces and are told everything. Others are told
-    /// what is public, and what is private to their own namespace.
+    /// Accounts, `NAMESPACE/ACCOUNT`, whose proxies serve many namespaces: they are told everything, and may ask for
+    /// certificates of workloads on their own node. Others are told what is public, and what is private to their own
+    /// namespace.
     pub fn node_proxies(&mut self, accounts: Vec<String>) {
         self.node_proxies = accounts;
     }
@@ -266,6 +267,7 @@ impl Plane {
                 authority: Arc::clone(&self.authority),
                 authenticator: Arc::clone(&self.authenticator),
                 usual_life: self.settings.certificate_life,
+                node_proxies: self.node_proxies.clone(),
             }))
             .serve_with_incoming(ReceiverStream::new(connections));
         let result = tokio::select! {

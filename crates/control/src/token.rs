@@ -13,6 +13,14 @@ use tonic::metadata::MetadataMap;
 pub trait Authenticator: Send + Sync {
     /// Whose token it is, or why it is nobody's.
     async fn identify(&self, token: &str) -> Result<SpiffeId, Unidentified>;
+
+    /// Whether the owner of a token, the proxy of a node, runs on the same node as a workload with this identity; else
+    /// why it may not speak for it.
+    async fn is_beside(&self, _token: &str, _workload: &SpiffeId) -> Result<(), Unidentified> {
+        Err(Unidentified::Refused(
+            "this control plane does not know on which nodes its callers run".to_owned(),
+        ))
+    }
 }
 
 /// Why a caller is not known.
@@ -143,16 +151,21 @@ fn same(expected: &[u8], given: &[u8]) -> bool {
     expected.len() == given.len() && differences == 0
 }
 
+/// The token of a request.
+pub(crate) fn shown(metadata: &MetadataMap) -> Result<&str, Status> {
+    metadata
+        .get("authorization")
+        .and_then(|value| value.to_str().ok())
+        .and_then(|text| text.strip_prefix("Bearer "))
+        .ok_or_else(|| Status::unauthenticated("no bearer token was shown"))
+}
+
 /// The caller of a request.
 pub(crate) async fn caller(
     authenticator: &dyn Authenticator,
     metadata: &MetadataMap,
 ) -> Result<SpiffeId, Status> {
-    let token = metadata
-        .get("authorization")
-        .and_then(|value| value.to_str().ok())
-        .and_then(|text| text.strip_prefix("Bearer "))
-        .ok_or_else(|| Status::unauthenticated("no bearer token was shown"))?;
+    let token = shown(metadata)?;
     authenticator.identify(token).await.map_err(|why| match why {
         Unidentified::Refused(_) => Status::unauthenticated(why.to_string()),
         Unidentified::Unavailable(_) => Status::unavailable(why.to_string()),

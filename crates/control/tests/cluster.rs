@@ -14,7 +14,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use remora_control::kubernetes::{Cluster, Notice, Settings};
 use remora_control::plane;
-use remora_mtls::{Roots, bootstrap_client};
+use remora_mtls::{Chain, PrivateKey, Roots, bootstrap_client};
+use remora_xds::client::{Bytes, ControlPlane};
 use serde_json::{Value, json};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -460,4 +461,65 @@ async fn a_control_plane_whose_configuration_was_never_usable_is_not_ready() {
     let mut ready = replica.cluster.ready();
     let ready = tokio::time::timeout(PATIENCE, ready.wait_for(|ready| *ready)).await;
     ready.unwrap().unwrap();
+}
+
+fn pod_on(api: &Api, namespace: &str, name: &str, account: &str, node: &str) {
+    api.put(
+        "pods",
+        json!({"metadata": {"name": name, "namespace": namespace, "uid": format!("uid-{name}")},
+            "spec": {"serviceAccountName": account, "nodeName": node, "containers": []},
+            "status": {"phase": "Running"}}),
+    );
+}
+
+#[tokio::test]
+async fn a_proxy_of_a_node_gets_certificates_of_that_node_and_of_no_other() {
+    let api = installed();
+    pod_on(&api, "istio-system", "zt-1", "ztunnel", "n1");
+    pod_on(&api, "shop", "cart-0", "cart", "n1");
+    pod_on(&api, "shop", "web-0", "web", "n2");
+    let replica = replica(&api).await;
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let plane = Arc::clone(replica.cluster.plane());
+    let serving = tokio::spawn(async move { plane.serve(listener, std::future::pending()).await });
+    let roots = Roots::from_pem(&replica.cluster.plane().roots()).unwrap();
+    let config = Arc::new(bootstrap_client(&roots).unwrap());
+    let ask = |token: &'static str, identity: &'static str| {
+        let config = Arc::clone(&config);
+        async move {
+            let plane = ControlPlane::new(
+                "http://istiod.istio-system.svc:15012".parse().unwrap(),
+                Arc::new(move || {
+                    let connector = TlsConnector::from(Arc::clone(&config));
+                    Box::pin(async move {
+                        let stream = TcpStream::connect(address).await?;
+                        let name = "istiod.istio-system.svc".try_into().unwrap();
+                        Ok(Box::new(connector.connect(name, stream).await?) as Box<dyn Bytes>)
+                    })
+                }),
+                Arc::new(move || Ok(Some(token.to_owned()))),
+            );
+            let own = identity.parse().unwrap();
+            let request = PrivateKey::generate().unwrap().request(&own).unwrap();
+            let plane = plane.on_behalf_of(identity);
+            let certified = plane.certify(request, Duration::ZERO).await;
+            let (chain, _) = certified.map_err(|error| format!("{error:?}"))?;
+            Ok::<_, String>(Chain::from_pem(&chain).unwrap().id().to_string())
+        }
+    };
+    let cart = "spiffe://cluster.local/ns/shop/sa/cart";
+    let node = "istio-system/ztunnel/zt-1";
+    assert_eq!(ask(node, cart).await.unwrap(), cart);
+    let elsewhere = ask(node, "spiffe://cluster.local/ns/shop/sa/web")
+        .await
+        .unwrap_err();
+    assert!(elsewhere.contains("runs on its node n1"), "{elsewhere}");
+    let unbound = ask("istio-system/ztunnel", cart).await.unwrap_err();
+    assert!(unbound.contains("not bound to a pod"), "{unbound}");
+    let gone = ask("istio-system/ztunnel/zt-0", cart).await.unwrap_err();
+    assert!(gone.contains("zt-0 is gone"), "{gone}");
+    let workload = ask("shop/web/web-0", cart).await.unwrap_err();
+    assert!(workload.contains("no account of node proxies"), "{workload}");
+    serving.abort();
 }

@@ -10,6 +10,7 @@ use crate::proto::certificate::IstioCertificateRequest;
 use crate::proto::certificate::istio_certificate_service_client::IstioCertificateServiceClient;
 use crate::proto::discovery::DeltaDiscoveryRequest;
 use crate::proto::discovery::aggregated_discovery_service_client::AggregatedDiscoveryServiceClient;
+use crate::wishes;
 use http::Uri;
 use hyper_util::rt::TokioIo;
 use std::convert::Infallible;
@@ -58,6 +59,7 @@ pub struct ControlPlane {
     token: Token,
     headers: MetadataMap,
     signer: String,
+    behalf: String,
 }
 
 /// What happens on the way, for logs and readiness.
@@ -125,6 +127,7 @@ impl ControlPlane {
             token,
             headers: MetadataMap::new(),
             signer: String::new(),
+            behalf: String::new(),
         }
     }
 
@@ -132,6 +135,13 @@ impl ControlPlane {
     #[must_use]
     pub fn with_headers(mut self, headers: MetadataMap) -> Self {
         self.headers = headers;
+        self
+    }
+
+    /// Asks for certificates of another identity, as a proxy of a node does for workloads that run beside it.
+    #[must_use]
+    pub fn on_behalf_of(mut self, identity: &str) -> Self {
+        identity.clone_into(&mut self.behalf);
         self
     }
 
@@ -162,23 +172,13 @@ impl ControlPlane {
         Ok(request)
     }
 
-    // istio: the name under which an authority looks for the signer.
-    fn wishes(&self) -> Option<prost_types::Struct> {
-        let signer = prost_types::Value {
-            kind: Some(prost_types::value::Kind::StringValue(self.signer.clone())),
-        };
-        (!self.signer.is_empty()).then(|| prost_types::Struct {
-            fields: [("CertSigner".to_owned(), signer)].into(),
-        })
-    }
-
     /// Sends a certificate request (PEM). Gives the chain, leaf first, and the root bundle.
     pub async fn certify(&self, csr: String, life: Duration) -> Result<(String, String), ClientError> {
         let seconds = i64::try_from(life.as_secs()).unwrap_or(i64::MAX);
         let mut request = self.authorised(IstioCertificateRequest {
             csr,
             validity_duration: seconds,
-            metadata: self.wishes(),
+            metadata: wishes::of([(wishes::SIGNER, &self.signer), (wishes::BEHALF, &self.behalf)]),
         })?;
         request.set_timeout(CERTIFICATE_TIMEOUT);
         let answer = IstioCertificateServiceClient::new(self.channel())

@@ -12,6 +12,7 @@ pub mod delta;
 pub mod raw;
 pub mod server;
 pub mod types;
+pub mod wishes;
 
 /// Generated from `proto/`: same packages, names and numbers as the peers use.
 #[expect(

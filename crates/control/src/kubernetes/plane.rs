@@ -129,7 +129,7 @@ impl Cluster {
         let authority = keep::authority(&client, &settings.namespace).await?;
         let tokens = Arc::new(Reviewed::new(client.clone(), &settings.plane.trust_domain));
         let told = Arc::clone(&notice);
-        let plane = Plane::new(
+        let mut plane = Plane::new(
             authority,
             tokens,
             settings.plane.clone(),
@@ -141,6 +141,8 @@ impl Cluster {
                 });
             },
         )?;
+        // istio: the account of its proxies of nodes, beside the control plane.
+        plane.node_proxies(vec![format!("{}/ztunnel", settings.namespace)]);
         Ok(Self {
             client,
             settings,

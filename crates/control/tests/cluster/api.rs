@@ -245,10 +245,17 @@ impl Api {
 fn reviewed(review: &Value) -> Value {
     let token = review["spec"]["token"].as_str().unwrap_or_default();
     let mut answer = review.clone();
-    answer["status"] = match token.split_once('/') {
-        Some((namespace, account)) => json!({"authenticated": true, "audiences": ["istio-ca"],
-            "user": {"username": format!("system:serviceaccount:{namespace}:{account}")}}),
-        None => json!({"authenticated": false}),
+    let words: Vec<&str> = token.split('/').collect();
+    answer["status"] = match words[..] {
+        [namespace, account, ref pod @ ..] => {
+            let mut user = json!({"username": format!("system:serviceaccount:{namespace}:{account}")});
+            if let [pod] = pod {
+                user["extra"] = json!({"authentication.kubernetes.io/pod-name": [pod],
+                    "authentication.kubernetes.io/pod-uid": [format!("uid-{pod}")]});
+            }
+            json!({"authenticated": true, "audiences": ["istio-ca"], "user": user})
+        }
+        _ => json!({"authenticated": false}),
     };
     answer
 }
@@ -265,12 +272,15 @@ fn same(a: &Value, b: &Value) -> bool {
 }
 
 fn selected(object: &Value, query: &BTreeMap<String, String>) -> bool {
-    let name = query
-        .get("fieldSelector")
-        .map(|text| text.trim_start_matches("metadata.name="));
+    let field = |term: &str| match term.split_once('=').unwrap() {
+        ("metadata.name", name) => object["metadata"]["name"] == name,
+        ("spec.nodeName", node) => object["spec"]["nodeName"] == node,
+        _ => false,
+    };
+    let fields = query.get("fieldSelector").map(String::as_str);
     let labels = query.get("labelSelector").map(String::as_str).unwrap_or_default();
     let label = |key: &str| object["metadata"]["labels"][key].as_str();
-    name.is_none_or(|name| object["metadata"]["name"] == name)
+    fields.is_none_or(field)
         && labels.split(',').filter(|term| !term.is_empty()).all(|term| {
             if let Some((key, value)) = term.split_once("!=") {
                 return label(key) != Some(value);
