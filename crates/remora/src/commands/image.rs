@@ -16,7 +16,7 @@ Writes an OCI archive of an image with this binary, under the names Istio's temp
     ctr -n k8s.io images import remora.tar        (or: skopeo copy oci-archive:remora.tar docker://…)
 
 The binary must be static, because there is nothing else in the image:
-    RUSTFLAGS='-C target-feature=+crt-static' cargo build --release --target x86_64-unknown-linux-gnu";
+    RUSTFLAGS='-C target-feature=+crt-static' cargo build --profile dist --target x86_64-unknown-linux-gnu";
 
 /// What to write where.
 #[derive(Debug, clap::Args)]
@@ -54,7 +54,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if needs_a_loader(&binary) {
         bail!(
             "{} is not static and would not start in an image without anything else; build it with \
-             RUSTFLAGS='-C target-feature=+crt-static' cargo build --release --target x86_64-unknown-linux-gnu",
+             RUSTFLAGS='-C target-feature=+crt-static' cargo build --profile dist --target x86_64-unknown-linux-gnu",
             path.display()
         );
     }
