@@ -1,6 +1,11 @@
 //! `remora run` on real namespaces: pods that call each other, and what is left afterwards.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on fails")]
 
+#[allow(dead_code, reason = "shared with another test, which uses more of it")]
+#[path = "proof/running.rs"]
+mod running;
+
+use running::Running;
 use std::io::Write as _;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -243,6 +248,22 @@ fn play(manifest: &str, cases: &[Case<'_>]) {
     }
 }
 
+/// The same for runs that last until everything was seen and is ready, however long that takes here.
+fn watch(manifest: &str, cases: &[Case<'_>]) {
+    for case in cases {
+        let mut run = Running::start(manifest, &[case.args, &["--inject", "always"]].concat());
+        for wanted in case.seen.iter().chain(&["everything is ready"]) {
+            run.wait_for(wanted);
+        }
+        let status = run.stop();
+        let shown = format!("{:?}\n{}", case.args, run.said());
+        assert_eq!(status.code(), Some(case.code), "{shown}");
+        for unwanted in case.unseen {
+            assert!(!run.said().contains(unwanted), "{unwanted:?} is there: {shown}");
+        }
+    }
+}
+
 #[test]
 fn an_application_before_its_proxy_fails_and_one_behind_it_does_not() {
     let manifest = pod("  containers:
@@ -251,23 +272,23 @@ fn an_application_before_its_proxy_fails_and_one_behind_it_does_not() {
     args: [demo, call, 'http://outside/?app', --tries, '1', --hold, '600']
 ");
     let refused = "http://outside/?app: Connection refused";
-    play(
+    watch(
         &manifest,
         &[
             Case {
-                args: &["--mode", "classic", "--order", "istio", "--until", "10s"],
+                args: &["--mode", "classic", "--order", "istio"],
                 code: 0,
                 seen: &[refused, "1 restarts"],
                 unseen: &[],
             },
             Case {
-                args: &["--mode", "hold", "--order", "istio", "--until", "10s"],
+                args: &["--mode", "hold", "--order", "istio"],
                 code: 0,
                 seen: &["http://outside/?app answered 200 at attempt 1"],
                 unseen: &[refused, "restarts"],
             },
             Case {
-                args: &["--mode", "native", "--until", "10s"],
+                args: &["--mode", "native"],
                 code: 0,
                 seen: &["http://outside/?app answered 200 at attempt 1"],
                 unseen: &[refused, "restarts"],
