@@ -1,6 +1,7 @@
 //! What a cluster's controllers do: endpoints, names, the mesh, turns and Jobs.
 
 mod delete;
+mod jobs;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddrV4;
@@ -10,7 +11,7 @@ use std::time::Instant;
 use remora_control::Plane;
 use remora_control::mesh::{Document, Snapshots, encode};
 use remora_pod::object;
-use remora_startup::kubelet::{Phase, Status};
+use remora_startup::kubelet::Status;
 use remora_startup::network::NetState;
 use serde_json::Value;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -40,6 +41,8 @@ struct Entry {
     status: Option<Box<Status>>,
     network: NetState,
     made: Instant,
+    /// It may not start earlier.
+    not_before: Instant,
     /// Nothing more is expected of it.
     ended: bool,
     /// It does not exist any more.
@@ -149,6 +152,7 @@ impl Controller {
                     // The session is gone.
                     None => return,
                 },
+                () = self.next_turn() => self.start_due(),
             }
             if self.stopping && self.pods.iter().all(|p| p.ended) {
                 self.tell(Notice::Over).await;
@@ -177,6 +181,7 @@ impl Controller {
             status: None,
             network: NetState::Direct,
             made: Instant::now(),
+            not_before: Instant::now(),
             ended: false,
             gone: false,
             deletion: Deletion::No,
@@ -193,15 +198,29 @@ impl Controller {
         if self.stopping {
             return;
         }
+        let now = Instant::now();
         for id in 0..self.pods.len() {
             let entry = &self.pods[id];
             let ready = |other: PodId| {
                 let status = self.pods.get(other).and_then(|e| e.status.as_ref());
                 status.is_some_and(|s| s.ready)
             };
-            let due = entry.planned.after.is_none_or(ready);
+            let due = entry.planned.after.is_none_or(ready) && entry.not_before <= now;
             if entry.orders.is_none() && due && !entry.ended {
                 self.start(id);
+            }
+        }
+    }
+
+    /// Ready when a pod that has to wait may start.
+    fn next_turn(&self) -> impl Future<Output = ()> + use<> {
+        let now = Instant::now();
+        let waits = |entry: &&Entry| entry.orders.is_none() && !entry.ended && entry.not_before > now;
+        let next = self.pods.iter().filter(waits).map(|entry| entry.not_before).min();
+        async move {
+            match next {
+                Some(at) => tokio::time::sleep_until(at.into()).await,
+                None => std::future::pending().await,
             }
         }
     }
@@ -375,44 +394,6 @@ impl Controller {
             .filter(|id| leads_to(name, &self.pods[*id].planned))
             .find_map(|id| self.member(id));
         member.map(|m| SocketAddrV4::new(m.address, port))
-    }
-
-    /// Makes the next pod of a Job when one has ended.
-    async fn follow_job(&mut self, id: PodId) {
-        let entry = &self.pods[id];
-        if !matches!(entry.planned.owner, Owner::Job(_)) {
-            return;
-        }
-        let phase = entry.status.as_ref().map(|s| s.phase);
-        let Some(phase) = phase.filter(|p| p.is_terminal() && !entry.ended) else {
-            return;
-        };
-        self.pods[id].ended = true;
-        self.count_job(id, phase == Phase::Succeeded).await;
-    }
-
-    /// A pod of a Job has ended: another may have to follow.
-    async fn count_job(&mut self, id: PodId, succeeded: bool) {
-        let planned = self.pods[id].planned.clone();
-        let Owner::Job(job) = planned.owner.clone() else {
-            return;
-        };
-        let stopping = self.stopping;
-        let progress = self.progress(&planned, &job);
-        if succeeded {
-            progress.succeeded += 1;
-        } else {
-            progress.failed += 1;
-        }
-        let running = progress.made - progress.succeeded - progress.failed;
-        let wanted = job.completions.saturating_sub(progress.succeeded);
-        let next = progress.made;
-        if stopping || progress.failed > job.backoff_limit || wanted <= running || running >= job.parallelism
-        {
-            return;
-        }
-        self.add(planned.again(next)).await;
-        self.start_due();
     }
 }
 
