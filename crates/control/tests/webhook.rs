@@ -200,6 +200,50 @@ async fn hostile_objects_are_refused_or_left_alone_and_the_next_caller_is_served
 }
 
 #[tokio::test]
+async fn hostile_reviews_are_refused_with_a_reason_and_the_next_caller_is_served() {
+    let scene = scene(Limits::default()).await;
+    let deep = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
+    let asked = |version: &str, request: &str| {
+        format!(r#"{{"apiVersion":"{version}","kind":"AdmissionReview","request":{request}}}"#)
+    };
+    let hostile = [
+        deep.clone(),
+        asked(
+            "admission.k8s.io/v1",
+            &format!(r#"{{"uid":"u","object":{deep}}}"#),
+        ),
+        asked("admission.k8s.io/v1", "[]"),
+        asked("admission.k8s.io/v1", r#"{"uid":"u","object":null}"#),
+        asked("admission.k8s.io/v1", r#"{"uid":7,"object":"pod"}"#),
+        asked("admission.k8s.io/v9", r#"{"uid":"u","object":{}}"#),
+        asked("example.org/v1", r#"{"uid":"u","object":{}}"#),
+        asked("admission.k8s.io/v1", r#"{"uid":"u","object":{"n":1e999}}"#),
+        r#"{"kind":"AdmissionReview"}"#.to_owned(),
+        "null".to_owned(),
+        "\u{0}".repeat(1000),
+    ];
+    for body in hostile {
+        let (status, text) = scene.post("/inject", "application/json", &body).await;
+        let start: String = body.chars().take(80).collect();
+        let answer: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(
+            (status, &answer["kind"]),
+            (200, &json!("AdmissionReview")),
+            "{start}"
+        );
+        assert_eq!(answer["response"]["allowed"], false, "{start}");
+        let why = answer["response"]["status"]["message"]
+            .as_str()
+            .unwrap_or_default();
+        assert!(!why.is_empty() && why.len() < 1000, "{start}: {why}");
+    }
+    let mut left = pod();
+    left["metadata"]["annotations"] = json!({"sidecar.istio.io/inject": "false"});
+    let answer = scene.review("/inject", &left).await;
+    assert_eq!(answer["response"], json!({"uid": "u-1", "allowed": true}));
+}
+
+#[tokio::test]
 async fn a_pod_of_three_megabytes_is_injected() {
     let scene = scene(Limits::default()).await;
     let mut large = pod();

@@ -17,6 +17,7 @@ use crate::warning::Warning;
 use crate::workload::Workload;
 use remora_pod::{merge, view};
 use serde_json::{Map, Value, json};
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 /// The mesh injection of one pod.
@@ -24,7 +25,7 @@ pub(crate) struct Mesh<'a> {
     settings: &'a Settings,
     workload: &'a Workload,
     status: Option<Status>,
-    config: ProxyConfig,
+    config: Cow<'a, ProxyConfig>,
     native: bool,
     hold: bool,
     network: String,
@@ -43,6 +44,7 @@ impl<'a> Mesh<'a> {
     pub(crate) fn new(
         workload: &'a Workload,
         settings: &'a Settings,
+        native: bool,
         pod: &Value,
         warnings: &mut Vec<Warning>,
     ) -> Result<Self, InjectError> {
@@ -50,7 +52,7 @@ impl<'a> Mesh<'a> {
         choice(settings, "capture", ["init", "sidecar"])?;
         let status = Status::of(pod);
         let config = effective_config(pod, settings)?;
-        let native = native::of_pod(pod, settings.native, warnings);
+        let native = native::of_pod(pod, native, warnings);
         let hold = wants_hold(&config, settings, native, warnings);
         let network = view::label(pod, label::NETWORK)
             .filter(|n| !n.is_empty())
@@ -294,14 +296,15 @@ fn choice(settings: &Settings, name: &str, words: [&str; 2]) -> Result<(), Injec
     Err(InjectError::Malformed(text))
 }
 
-fn effective_config(pod: &Value, settings: &Settings) -> Result<ProxyConfig, InjectError> {
+fn effective_config<'a>(pod: &Value, settings: &'a Settings) -> Result<Cow<'a, ProxyConfig>, InjectError> {
     let Some(text) = view::annotation(pod, annotation::PROXY_CONFIG) else {
-        return Ok(settings.mesh.proxy.clone());
+        return Ok(Cow::Borrowed(&settings.mesh.proxy));
     };
     settings
         .mesh
         .proxy
         .with_annotation(text)
+        .map(Cow::Owned)
         .map_err(|error| InjectError::Annotation {
             name: annotation::PROXY_CONFIG.to_owned(),
             value: crate::error::shown(text),

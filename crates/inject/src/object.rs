@@ -98,6 +98,7 @@ fn inject_workload(
         pod: &pod,
         workload: &workload,
         namespace: &namespace,
+        native: None,
     };
     match inject_pod(subject, settings, &inventory.otel) {
         Ok(injected) => {

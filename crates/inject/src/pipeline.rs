@@ -41,6 +41,9 @@ pub struct Subject<'a> {
     pub workload: &'a Workload,
     /// Namespace it will run in.
     pub namespace: &'a str,
+    /// Whether its sidecar is native, where that was decided for this pod; else the settings say it. The pod's own
+    /// word counts more than both.
+    pub native: Option<bool>,
 }
 
 /// Injects one pod.
@@ -74,7 +77,8 @@ pub fn inject_pod(
     }
     if mesh {
         let errors = |error| vec![error];
-        let mesh = Mesh::new(subject.workload, settings, &pod, &mut warnings).map_err(errors)?;
+        let native = subject.native.unwrap_or(settings.native);
+        let mesh = Mesh::new(subject.workload, settings, native, &pod, &mut warnings).map_err(errors)?;
         let plan = mesh.plan(&pod, &mut warnings).map_err(errors)?;
         mesh.apply(plan, &mut pod, &mut warnings).map_err(errors)?;
     } else if pod != *subject.pod {

@@ -27,16 +27,15 @@ pub fn mutate(review: &Review, path: &str, rules: &Rules) -> (Answer, Outcome) {
     }
     let mut settings = Cow::Borrowed(&rules.settings);
     let extra = variables::of_path(path);
-    let native = rules.native.decide(pod);
-    if native != settings.native || !extra.is_empty() {
-        let own = settings.to_mut();
-        own.native = native;
-        own.extra_env.extend(extra);
+    // Settings are large: only a question with variables gets its own.
+    if !extra.is_empty() {
+        settings.to_mut().extra_env.extend(extra);
     }
     let subject = Subject {
         pod,
         workload: &workload,
         namespace,
+        native: Some(rules.native.decide(pod)),
     };
     match inject_pod(subject, &settings, &rules.inventory) {
         Ok(injected) => {
@@ -176,6 +175,25 @@ mod tests {
             settled,
             "and a third time changes nothing"
         );
+    }
+
+    #[test]
+    fn the_nodes_decide_whether_a_sidecar_is_native_whatever_the_settings_say() {
+        for (native, settings) in [(true, false), (false, true)] {
+            let mut rules = Rules {
+                native: crate::webhook::Native::Fixed(native),
+                ..Rules::default()
+            };
+            rules.settings.native = settings;
+            let after = applied(&pod(&json!({})), "/inject/cluster/east", &rules);
+            let first = &after["spec"]["initContainers"];
+            let found = first
+                .as_array()
+                .unwrap()
+                .iter()
+                .any(|c| c["name"] == "istio-proxy");
+            assert_eq!(found, native, "{first}");
+        }
     }
 
     #[test]

@@ -5,7 +5,8 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use json_patch::Patch;
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::Value;
 
 const GROUP: &str = "admission.k8s.io/";
 const NEWEST: &str = "admission.k8s.io/v1";
@@ -155,22 +156,59 @@ impl Answer {
 
     /// As the API server reads it.
     pub fn to_json(&self, head: &Head) -> Vec<u8> {
-        let mut response = json!({"uid": head.uid, "allowed": self.allowed});
-        if let Some(message) = &self.message {
-            response["status"] = json!({"code": 400, "message": message});
-        }
-        if let Some(patch) = self.patch.as_ref().filter(|patch| !patch.is_empty()) {
-            response["patchType"] = json!("JSONPatch");
-            response["patch"] = json!(STANDARD.encode(json!(patch).to_string()));
-        }
-        let warnings = bounded(&self.warnings);
-        if !warnings.is_empty() {
-            response["warnings"] = json!(warnings);
-        }
-        json!({"apiVersion": head.api_version, "kind": "AdmissionReview", "response": response})
-            .to_string()
-            .into_bytes()
+        let patch = self.patch.as_ref().filter(|patch| !patch.is_empty());
+        let written = Written {
+            api_version: &head.api_version,
+            kind: "AdmissionReview",
+            response: WrittenResponse {
+                allowed: self.allowed,
+                patch: patch.map(|patch| STANDARD.encode(json_of(patch))),
+                patch_type: patch.map(|_| "JSONPatch"),
+                status: self
+                    .message
+                    .as_deref()
+                    .map(|message| WrittenStatus { code: 400, message }),
+                uid: &head.uid,
+                warnings: bounded(&self.warnings),
+            },
+        };
+        json_of(&written)
     }
+}
+
+/// Maps with text for keys can always be written.
+fn json_of(value: &impl Serialize) -> Vec<u8> {
+    serde_json::to_vec(value).unwrap_or_default()
+}
+
+/// The answer as it is written, straight from what is known.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Written<'a> {
+    api_version: &'a str,
+    kind: &'static str,
+    response: WrittenResponse<'a>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct WrittenResponse<'a> {
+    allowed: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    patch: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    patch_type: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    status: Option<WrittenStatus<'a>>,
+    uid: &'a str,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    warnings: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct WrittenStatus<'a> {
+    code: u16,
+    message: &'a str,
 }
 
 /// What fits; the last one says how many did not.

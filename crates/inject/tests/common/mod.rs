@@ -62,6 +62,7 @@ pub fn try_inject(pod: &Value, settings: &Settings) -> Result<Injected, Vec<remo
         pod,
         workload: &workload,
         namespace: "n",
+        native: None,
     };
     inject_pod(subject, settings, &Inventory::default().otel)
 }
