@@ -14,7 +14,7 @@ mod world;
 
 use cases::Effort;
 use contender::{Contender, Way, nginx};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use world::World;
 
 const USAGE: &str = "\
@@ -114,20 +114,15 @@ fn in_path(name: &str) -> Option<PathBuf> {
         .find(|path| path.is_file())
 }
 
-/// A copy that the proxy's user can start: a build often lies where only its builder can look.
-fn reachable(world: &World, name: &str, path: &Path) -> Result<PathBuf, String> {
-    let copy = world.directory.path().join(format!("{name}.binary"));
-    match std::fs::copy(path, &copy) {
-        Ok(_) => Ok(copy),
-        Err(error) => Err(format!("copy {}: {error}", path.display())),
-    }
-}
-
-fn contenders(options: &Options, world: &World) -> Result<Vec<Contender>, String> {
+fn contenders(options: &Options) -> Result<Vec<Contender>, String> {
     let mut all = vec![Contender::Direct];
     let own = ("remora".to_owned(), options.remora.clone());
     for (name, path) in std::iter::once(&own).chain(&options.also) {
-        all.push(Contender::Remora(name.clone(), reachable(world, name, path)?));
+        if !path.is_file() {
+            return Err(format!("{name}: there is no program {}", path.display()));
+        }
+        // A build often lies where only its builder can look, and the proxy's user has to start it.
+        all.push(Contender::Remora(name.clone(), remora_testkit::reachable(path)));
     }
     all.extend(
         options
@@ -152,8 +147,8 @@ fn main() {
 
 fn run() -> Result<(), String> {
     let options = options()?;
+    let who = contenders(&options)?;
     let world = World::new(&options.remora, options.realtime);
-    let who = contenders(&options, &world)?;
     let asked = |part: &str| options.parts.is_empty() || options.parts.iter().any(|one| one == part);
     let mut results = report::Results::default();
     for repetition in 1..=options.effort.repetitions {

@@ -143,18 +143,25 @@ pub struct Container {
 pub async fn start(spec: &Spec) -> Result<Container, StartError> {
     let plan = plan::container(spec)?;
     let (child, output) = process::start(&spec.id, plan, spec.stdio).await?;
-    Ok(Container {
-        id: spec.id.clone(),
-        foreign: None,
-        child,
-        started: Instant::now(),
-        sandbox: Arc::clone(&spec.sandbox),
-        seccomp: spec.seccomp.clone(),
-        stdout: output.stdout,
-        stderr: output.stderr,
-        stdin: output.stdin,
-        terminal: output.terminal,
-    })
+    Ok(Container::new(spec.into(), child, output, None))
+}
+
+/// What a process has in common with its container.
+#[derive(Clone, Copy)]
+struct Kin<'a> {
+    id: &'a str,
+    sandbox: &'a Arc<Sandbox>,
+    seccomp: &'a Seccomp,
+}
+
+impl<'a> From<&'a Spec> for Kin<'a> {
+    fn from(spec: &'a Spec) -> Self {
+        Self {
+            id: &spec.id,
+            sandbox: &spec.sandbox,
+            seccomp: &spec.seccomp,
+        }
+    }
 }
 
 impl Container {
@@ -183,15 +190,15 @@ impl Container {
         }
     }
 
-    /// A container of another runtime.
-    fn foreign(spec: &Spec, child: Child, output: process::Output, foreign: Foreign) -> Self {
+    /// A process that was just started; `foreign` if another runtime did it.
+    fn new(kin: Kin<'_>, child: Child, output: process::Output, foreign: Option<Foreign>) -> Self {
         Self {
-            id: spec.id.clone(),
-            foreign: Some(foreign),
+            id: kin.id.to_owned(),
+            foreign,
             child,
             started: Instant::now(),
-            sandbox: Arc::clone(&spec.sandbox),
-            seccomp: spec.seccomp.clone(),
+            sandbox: Arc::clone(kin.sandbox),
+            seccomp: kin.seccomp.clone(),
             stdout: output.stdout,
             stderr: output.stderr,
             stdin: output.stdin,
@@ -230,17 +237,11 @@ impl Container {
                 (child, output, None)
             }
         };
-        Ok(Container {
-            id: self.id.clone(),
-            foreign,
-            child,
-            started: Instant::now(),
-            sandbox: Arc::clone(&self.sandbox),
-            seccomp: self.seccomp.clone(),
-            stdout: output.stdout,
-            stderr: output.stderr,
-            stdin: output.stdin,
-            terminal: output.terminal,
-        })
+        let kin = Kin {
+            id: &self.id,
+            sandbox: &self.sandbox,
+            seccomp: &self.seccomp,
+        };
+        Ok(Self::new(kin, child, output, foreign))
     }
 }

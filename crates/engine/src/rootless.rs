@@ -1,9 +1,9 @@
 //! Containers without root: a user namespace for this whole process.
 //!
 //! [`acquire`] is called once, before any thread is started. Root stays root, with mounts of its own that nobody else
-//! sees. Everybody else becomes root of a user namespace, with the ids `/etc/subuid` and `/etc/subgid` give to the user where `newuidmap` is installed, with the
-//! user's own id alone otherwise. From then on the rest of this crate works as it does for root; what it mounts is
-//! seen by nobody else.
+//! sees. Everybody else becomes root of a user namespace, with the ids `/etc/subuid` and `/etc/subgid` give to the user
+//! where `newuidmap` is installed, with the user's own id alone otherwise. From then on the rest of this crate works as
+//! it does for root; what it mounts is seen by nobody else.
 
 mod ranges;
 

@@ -105,6 +105,12 @@ const BEGIN: &str = "
     securityContext: {runAsUser: 1337, runAsGroup: 1337}
 ";
 
+/// One that needs the network before the application.
+const FETCH: &str =
+    "  - {name: fetch, image: remora, args: [demo, call, 'http://outside/?fetch', --tries, '1']}
+  containers:
+  - {name: app, image: remora, args: [demo, hello]}";
+
 const TROUBLES: &[Trouble] = &[
     Trouble {
         name: "application before its proxy",
@@ -122,9 +128,7 @@ const TROUBLES: &[Trouble] = &[
     },
     Trouble {
         name: "init container behind the rules",
-        pod: "  - {name: fetch, image: remora, args: [demo, call, 'http://outside/?fetch', --tries, '1']}
-  containers:
-  - {name: app, image: remora, args: [demo, hello]}",
+        pod: FETCH,
         more: "",
         check: &[],
         until: ["ready", "12s"],
@@ -136,9 +140,7 @@ const TROUBLES: &[Trouble] = &[
     },
     Trouble {
         name: "init container in a captured sandbox",
-        pod: "  - {name: fetch, image: remora, args: [demo, call, 'http://outside/?fetch', --tries, '1']}
-  containers:
-  - {name: app, image: remora, args: [demo, hello]}",
+        pod: FETCH,
         more: "",
         check: &[],
         until: ["ready", "12s"],

@@ -10,6 +10,7 @@ mod corpus;
 mod lab;
 mod program;
 mod reach;
+mod shared;
 mod traffic;
 
 pub use actor::Actor;
@@ -17,4 +18,5 @@ pub use corpus::replay;
 pub use lab::{Lab, LinkAddresses, answer_for_everyone, forwarding};
 pub use program::{given_directory, has_programs};
 pub use reach::reachable;
+pub use shared::shared_folder;
 pub use traffic::{Pair, Seen, Watch, exchange};

@@ -1,18 +1,12 @@
 //! A program where every user can run it.
 
-use std::cell::RefCell;
-use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use crate::shared::{open, shared_folder};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
-use tempfile::TempDir;
+use std::sync::{Mutex, PoisonError};
 
-thread_local! {
-    /// Keeps the folder as long as the thread of a test runs.
-    static HELD: RefCell<Option<Arc<TempDir>>> = const { RefCell::new(None) };
-}
-
-/// The folder, while any test holds it.
-static SHARED: Mutex<Weak<TempDir>> = Mutex::new(Weak::new());
+/// One name is given at a time.
+static NAMING: Mutex<()> = Mutex::new(());
 
 /// The program under a path that users other than ours can follow: its own, or a second name for it.
 ///
@@ -30,21 +24,20 @@ pub fn reachable(program: &Path) -> PathBuf {
     if is_open(program) {
         return program.to_owned();
     }
-    let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
-    let folder = shared.upgrade().unwrap_or_else(|| {
-        let folder = TempDir::with_prefix("remora-test-").expect("make a folder for the program");
-        std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755))
-            .expect("open the folder for everybody");
-        Arc::new(folder)
-    });
-    *shared = Arc::downgrade(&folder);
-    let path = folder.path().join(program.file_name().unwrap_or_default());
+    let folder = shared_folder();
+    let _alone = NAMING.lock().unwrap_or_else(PoisonError::into_inner);
+    // Other builds of it have the same name.
+    let inode = std::fs::metadata(program).expect("look at the program").ino();
+    let folder = folder.join(inode.to_string());
+    let path = folder.join(program.file_name().unwrap_or_default());
     if !path.exists() {
+        std::fs::create_dir_all(&folder)
+            .and_then(|()| open(&folder))
+            .expect("make a folder for the program");
         std::fs::hard_link(program, &path)
             .or_else(|_| std::fs::copy(program, &path).map(drop))
             .expect("give the program a second name");
     }
-    HELD.set(Some(folder));
     path
 }
 

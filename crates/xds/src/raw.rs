@@ -18,6 +18,8 @@ use tonic::server::{Grpc, NamedService, StreamingService};
 use tonic::{Request, Response, Status, Streaming};
 
 const WORLD_PATH: &str = "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources";
+/// The service of which both are methods.
+pub(crate) const SERVICE: &str = "envoy.service.discovery.v3.AggregatedDiscoveryService";
 pub(crate) const DELTA_PATH: &str =
     "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources";
 
@@ -74,11 +76,17 @@ impl Streams {
 }
 
 impl NamedService for Streams {
-    const NAME: &'static str = "envoy.service.discovery.v3.AggregatedDiscoveryService";
+    const NAME: &'static str = SERVICE;
 }
 
 /// What comes of a call.
 pub(crate) type Answer<T, E> = Pin<Box<dyn Future<Output = Result<T, E>> + Send>>;
+
+/// What comes of a call to a method that is not there.
+pub(crate) fn unknown(path: &str) -> Answer<http::Response<tonic::body::Body>, Infallible> {
+    let refusal = Status::unimplemented(format!("no method {path}"));
+    Box::pin(async move { Ok(refusal.into_http()) })
+}
 
 impl<B> tower_service::Service<http::Request<B>> for Streams
 where
@@ -97,10 +105,7 @@ where
         let protocol = match request.uri().path() {
             WORLD_PATH => Protocol::World,
             DELTA_PATH => Protocol::Delta,
-            other => {
-                let refusal = Status::unimplemented(format!("no method {other}"));
-                return Box::pin(async move { Ok(refusal.into_http()) });
-            }
+            other => return unknown(other),
         };
         let accept = Accepting(Arc::clone(&self.0), protocol);
         Box::pin(async move {

@@ -115,7 +115,7 @@ pub async fn start(spec: &Spec, runtime_path: &Path, dir: &Path) -> Result<Conta
     let words = ["run", "--bundle", &dir.display().to_string()].map(String::from);
     let (child, output, foreign) = bundle.launch(&words, Some(spec), spec.stdio).await?;
     drop(held);
-    Ok(Container::foreign(spec, child, output, foreign))
+    Ok(Container::new(spec.into(), child, output, Some(foreign)))
 }
 
 impl Bundle {

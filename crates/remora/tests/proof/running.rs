@@ -1,9 +1,9 @@
 //! A run in the background, what it says, and what is left of it.
 
 use std::io::{BufRead as _, BufReader, Read, Write as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::{Arc, Condvar, Mutex, OnceLock};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 /// Longer than anything here takes on a busy machine.
@@ -17,9 +17,8 @@ pub(crate) struct Running {
     state: tempfile::TempDir,
 }
 
-fn images() -> &'static Path {
-    static STORE: OnceLock<tempfile::TempDir> = OnceLock::new();
-    STORE.get_or_init(|| tempfile::tempdir().unwrap()).path()
+fn images() -> PathBuf {
+    remora_testkit::shared_folder().join("images")
 }
 
 impl Running {

@@ -14,8 +14,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::{Read as _, Seek as _};
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::Path;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::oneshot;
 use tokio::time::Instant as Due;
@@ -46,9 +46,8 @@ pub(crate) struct Performance {
     pub(crate) troubles: Vec<String>,
 }
 
-fn images() -> &'static Path {
-    static STORE: OnceLock<tempfile::TempDir> = OnceLock::new();
-    STORE.get_or_init(|| tempfile::tempdir().unwrap()).path()
+fn images() -> PathBuf {
+    remora_testkit::shared_folder().join("images")
 }
 
 /// The addresses of those outside, in place of their names.
@@ -378,7 +377,7 @@ fn options(play: &Play, directory: &Path, plugged: Arc<Mutex<Vec<(Instant, &'sta
     });
     Options {
         directory: directory.to_owned(),
-        store: images().to_owned(),
+        store: images(),
         registries: Registries::default(),
         credentials: Credentials::default(),
         publish: Vec::new(),

@@ -6,7 +6,7 @@
 use super::Discovery;
 use crate::delta::Response;
 use crate::proto::discovery::DeltaDiscoveryRequest;
-use crate::raw::{Answer, DELTA_PATH};
+use crate::raw::{Answer, DELTA_PATH, SERVICE, unknown};
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -24,7 +24,7 @@ const LARGEST_MESSAGE: usize = 64 << 20;
 pub struct Service(pub(super) Arc<Discovery>);
 
 impl NamedService for Service {
-    const NAME: &'static str = "envoy.service.discovery.v3.AggregatedDiscoveryService";
+    const NAME: &'static str = SERVICE;
 }
 
 impl<B> tower_service::Service<http::Request<B>> for Service
@@ -42,8 +42,7 @@ where
 
     fn call(&mut self, request: http::Request<B>) -> Self::Future {
         if request.uri().path() != DELTA_PATH {
-            let refusal = Status::unimplemented(format!("no method {}", request.uri().path()));
-            return Box::pin(async move { Ok(refusal.into_http()) });
+            return unknown(request.uri().path());
         }
         let opening = Opening(Arc::clone(&self.0));
         Box::pin(async move {
