@@ -15,6 +15,10 @@ Writes an OCI archive of an image with this binary, under the names Istio's temp
     remora image --name registry.example/mesh/remora:1.0 -o remora.tar
     ctr -n k8s.io images import remora.tar        (or: skopeo copy oci-archive:remora.tar docker://…)
 
+If a software bill of materials (CycloneDX, written by tools/sbom) lies next to the binary as BINARY.cdx.json, or is given
+with --sbom, it is put into the image as /usr/share/sbom/remora.cdx.json, and annotations of the manifest name its path and
+digest.
+
 The binary must be static, because there is nothing else in the image:
     RUSTFLAGS='-C target-feature=+crt-static' cargo build --profile dist --target x86_64-unknown-linux-gnu";
 
@@ -30,9 +34,20 @@ pub(crate) struct Args {
     /// Binary to put in; this one unless given
     #[arg(long, value_name = "FILE")]
     binary: Option<PathBuf>,
+    /// CycloneDX SBOM of the binary; BINARY.cdx.json unless given, if that file exists
+    #[arg(long, value_name = "FILE")]
+    sbom: Option<PathBuf>,
+}
+
+/// What goes into the image.
+#[derive(Clone, Copy)]
+struct Content<'a> {
+    binary: &'a [u8],
+    sbom: Option<&'a [u8]>,
 }
 
 const BINARY: &str = "usr/local/bin/remora";
+const SBOM: &str = "usr/share/sbom/remora.cdx.json";
 /// What templates call it.
 const NAMES: [&str; 3] = ["pilot-agent", "istio-iptables", "istio-clean-iptables"];
 // istio: the user of the sidecar.
@@ -58,9 +73,44 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             path.display()
         );
     }
-    let archive = archive(&args.name, tag, &binary)?;
+    let sbom = read_sbom(args.sbom.as_deref(), &path)?;
+    if let Some(sbom) = &sbom {
+        check_sbom(sbom, &binary)?;
+    }
+    let content = Content {
+        binary: &binary,
+        sbom: sbom.as_deref(),
+    };
+    let archive = archive(&args.name, tag, content)?;
     write(&args.output, &archive).with_context(|| format!("write {}", args.output.display()))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// The SBOM that was requested, or the one next to the binary. Only the latter may be missing.
+fn read_sbom(requested: Option<&Path>, binary: &Path) -> anyhow::Result<Option<Vec<u8>>> {
+    let mut adjacent = binary.as_os_str().to_owned();
+    adjacent.push(".cdx.json");
+    let path = requested.unwrap_or(Path::new(&adjacent));
+    match std::fs::read(path) {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound && requested.is_none() => Ok(None),
+        Err(error) => Err(error).with_context(|| format!("read the SBOM {}", path.display())),
+    }
+}
+
+/// An SBOM of another binary would state something false about this image.
+fn check_sbom(sbom: &[u8], binary: &[u8]) -> anyhow::Result<()> {
+    let document: serde_json::Value = serde_json::from_slice(sbom).context("the SBOM is not JSON")?;
+    let hashes = document["metadata"]["component"]["hashes"].as_array();
+    let mut described = hashes
+        .into_iter()
+        .flatten()
+        .filter(|hash| hash["alg"] == "SHA-256");
+    let actual = digest(binary);
+    if !described.any(|hash| hash["content"].as_str() == actual.strip_prefix("sha256:")) {
+        bail!("the SBOM does not describe this binary ({actual}); write it again with tools/sbom BINARY");
+    }
+    Ok(())
 }
 
 /// All or nothing: a half-written archive must not be found under the name.
@@ -93,16 +143,21 @@ fn needs_a_loader(elf: &[u8]) -> bool {
     elf.starts_with(b"\x7fELF") && (0..count).any(|n| number(start + n * size, 4) == Some(3))
 }
 
-fn archive(name: &str, tag: &str, binary: &[u8]) -> io::Result<Vec<u8>> {
-    let layer = layer(binary)?;
+fn archive(name: &str, tag: &str, content: Content<'_>) -> io::Result<Vec<u8>> {
+    let layer = layer(content)?;
     let config = json!({"architecture": architecture(), "os": "linux",
         "config": {"Entrypoint": ["/usr/local/bin/pilot-agent"],
             "Env": ["PATH=/usr/local/bin:/usr/bin:/bin"], "WorkingDir": "/"},
         "rootfs": {"type": "layers", "diff_ids": [digest(&layer)]}});
     let config = config.to_string().into_bytes();
     let described = |kind: &str, bytes: &[u8]| json!({"mediaType": format!("{OCI}.{kind}"), "digest": digest(bytes), "size": bytes.len()});
-    let manifest = json!({"schemaVersion": 2, "mediaType": format!("{OCI}.manifest.v1+json"),
-        "config": described("config.v1+json", &config), "layers": [described("layer.v1.tar", &layer)]});
+    let mut manifest = json!({"schemaVersion": 2, "mediaType": format!("{OCI}.manifest.v1+json"),
+        "config": described("config.v1+json", &config), "layers": [described("layer.v1.tar", &layer)],
+        "annotations": {"org.opencontainers.image.title": "remora", "org.opencontainers.image.licenses": "Apache-2.0"}});
+    if let Some(sbom) = content.sbom {
+        manifest["annotations"]["remora.dev/sbom.path"] = json!(format!("/{SBOM}"));
+        manifest["annotations"]["remora.dev/sbom.digest"] = json!(digest(sbom));
+    }
     let manifest = manifest.to_string().into_bytes();
     let mut entry = described("manifest.v1+json", &manifest);
     entry["platform"] = json!({"architecture": architecture(), "os": "linux"});
@@ -143,8 +198,8 @@ fn architecture() -> &'static str {
     }
 }
 
-/// The same bytes for the same binary: no times, no owners.
-fn layer(binary: &[u8]) -> io::Result<Vec<u8>> {
+/// The same bytes for the same content: no times, no owners.
+fn layer(content: Content<'_>) -> io::Result<Vec<u8>> {
     let mut tar = tar::Builder::new(Vec::new());
     for directory in [
         "etc",
@@ -152,6 +207,8 @@ fn layer(binary: &[u8]) -> io::Result<Vec<u8>> {
         "usr",
         "usr/local",
         "usr/local/bin",
+        "usr/share",
+        "usr/share/sbom",
         "var",
         "var/lib",
         "var/lib/istio",
@@ -163,7 +220,10 @@ fn layer(binary: &[u8]) -> io::Result<Vec<u8>> {
     }
     put(&mut tar, "etc/passwd", 0o644, PASSWD.as_bytes())?;
     put(&mut tar, "etc/group", 0o644, GROUP.as_bytes())?;
-    put(&mut tar, BINARY, 0o755, binary)?;
+    put(&mut tar, BINARY, 0o755, content.binary)?;
+    if let Some(sbom) = content.sbom {
+        put(&mut tar, SBOM, 0o644, sbom)?;
+    }
     for name in NAMES {
         let mut header = header(tar::EntryType::Symlink, 0o777, 0);
         tar.append_link(&mut header, format!("usr/local/bin/{name}"), "remora")?;
@@ -199,10 +259,15 @@ fn digest(bytes: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{archive, digest, full, needs_a_loader};
+    use super::{Content, archive, check_sbom, digest, full, needs_a_loader};
     use serde_json::Value;
     use std::collections::BTreeMap;
     use std::io::Read as _;
+
+    const CONTENT: Content<'_> = Content {
+        binary: b"binary",
+        sbom: Some(b"sbom"),
+    };
 
     fn files(archive: &[u8]) -> BTreeMap<String, Vec<u8>> {
         let mut tar = tar::Archive::new(archive);
@@ -220,7 +285,7 @@ mod tests {
 
     #[test]
     fn every_digest_leads_to_its_bytes_down_to_the_binary() {
-        let outer = files(&archive("remora:1", "1", b"binary").unwrap());
+        let outer = files(&archive("remora:1", "1", CONTENT).unwrap());
         let blob = |descriptor: &Value| {
             let name = descriptor["digest"].as_str().unwrap();
             let bytes = &outer[&format!("blobs/{}", name.replace(':', "/"))];
@@ -236,14 +301,35 @@ mod tests {
         let inner = files(&blob(&manifest["layers"][0]));
         assert_eq!(inner["usr/local/bin/remora"], b"binary");
         assert!(inner.contains_key("usr/local/bin/pilot-agent"));
+        let annotated = |name: &str| manifest["annotations"][name].as_str().unwrap().to_owned();
+        let path = annotated("remora.dev/sbom.path");
+        let sbom = &inner[path.strip_prefix('/').unwrap()];
+        assert_eq!(annotated("remora.dev/sbom.digest"), digest(sbom));
+        assert_eq!(sbom, b"sbom");
     }
 
     #[test]
     fn the_same_binary_gives_the_same_image() {
         assert_eq!(
-            archive("a:1", "1", b"x").unwrap(),
-            archive("a:1", "1", b"x").unwrap()
+            archive("a:1", "1", CONTENT).unwrap(),
+            archive("a:1", "1", CONTENT).unwrap()
         );
+    }
+
+    #[test]
+    fn an_sbom_of_another_binary_is_refused() {
+        let content = digest(b"binary").replace("sha256:", "");
+        let sbom = format!(
+            r#"{{"metadata": {{"component": {{"hashes": [{{"alg": "SHA-256", "content": "{content}"}}]}}}}}}"#
+        );
+        check_sbom(sbom.as_bytes(), b"binary").unwrap();
+        let error = check_sbom(sbom.as_bytes(), b"another binary").unwrap_err();
+        assert!(
+            error.to_string().contains("does not describe this binary"),
+            "{error}"
+        );
+        check_sbom(b"{}", b"binary").unwrap_err();
+        check_sbom(b"no JSON", b"binary").unwrap_err();
     }
 
     #[test]
