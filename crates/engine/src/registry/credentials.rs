@@ -113,8 +113,9 @@ impl Credentials {
         self.helper = others.helper.or(self.helper.take());
     }
 
-    /// What there is for a registry.
+    /// The credential of a host, written as in [`Reference::registry`](crate::image::Reference::registry).
     pub(super) async fn find(&self, registry: &str) -> Result<Option<Secret>, CredentialsError> {
+        let registry = &host(registry);
         if let Some(secret) = self.known.get(registry) {
             return Ok(Some(secret.clone()));
         }
@@ -161,9 +162,10 @@ impl Entry {
 fn host(entry: &str) -> String {
     let bare = entry.trim_start_matches("https://").trim_start_matches("http://");
     let bare = bare.split('/').next().unwrap_or(bare);
-    match bare {
+    let bare = bare.to_ascii_lowercase();
+    match bare.as_str() {
         "index.docker.io" | "registry-1.docker.io" => "docker.io".to_owned(),
-        other => other.to_owned(),
+        _ => bare,
     }
 }
 

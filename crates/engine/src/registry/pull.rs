@@ -79,8 +79,12 @@ pub async fn ensure(
     }
     let mut last = None;
     for endpoint in client.endpoints(&reference.registry) {
-        let session = Arc::new(Session::new(client, &endpoint, &reference, credentials));
-        match pull(store, &session, &reference, progress).await {
+        let session = Session::new(client, &endpoint, &reference, credentials).map(Arc::new);
+        let pulled = match session {
+            Ok(session) => pull(store, &session, &reference, progress).await,
+            Err(error) => Err(error),
+        };
+        match pulled {
             Ok(image) => return Ok(image),
             Err(error) => last = Some(error),
         }
