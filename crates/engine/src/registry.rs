@@ -7,6 +7,7 @@
 
 mod challenge;
 pub mod credentials;
+pub(crate) mod fuzz;
 mod names;
 mod pull;
 mod session;

@@ -127,11 +127,9 @@ impl Credentials {
         self.helper = others.helper.or(self.helper.take());
     }
 
-    /// Helpers that may be run.
-    #[cfg(test)]
-    pub(crate) fn programs(&self) -> Vec<&str> {
-        let all = self.helpers.values().chain(&self.helper);
-        all.map(String::as_str).collect()
+    /// Whether programs of this machine may be run for them.
+    pub(crate) fn has_helpers(&self) -> bool {
+        self.helper.is_some() || !self.helpers.is_empty()
     }
 
     /// The credential of a host, written as in [`Reference::registry`](crate::image::Reference::registry).
