@@ -41,6 +41,7 @@ pub(crate) fn control_plane(upstream: &Upstream, token: &Path) -> io::Result<Con
     let plane = ControlPlane::new(uri, dial, Arc::new(move || read_token(&token)));
     Ok(plane
         .with_headers(headers(&upstream.headers)?)
+        .with_largest_message(upstream.largest_message)
         .with_signer(&upstream.signer))
 }
 
@@ -214,6 +215,7 @@ mod tests {
             certificate: Some((path("chain.pem"), path("key.pem"))),
             headers: Vec::new(),
             signer: String::new(),
+            largest_message: remora_xds::client::LARGEST_MESSAGE,
         };
         for shown in [true, false] {
             if !shown {

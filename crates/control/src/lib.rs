@@ -10,6 +10,7 @@ mod certificates;
 mod chain;
 pub mod config;
 pub mod files;
+pub mod fuzz;
 pub mod install;
 pub mod kubernetes;
 pub mod mesh;

@@ -1,14 +1,14 @@
 //! Finds the image a container asks for: in the local store, at a registry, or this very program.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use remora_pod::{object, view};
 use serde_json::Value;
 
 use crate::image::{Image, PullPolicy, Reference, own};
 use crate::objects::Objects;
-use crate::registry::{Client, Credentials, Progress, PullError, ensure};
+use crate::registry::{Client, Credentials, Event, Progress, PullError, ensure};
 use crate::store::{Store, StoreError};
 
 /// A pod says by this annotation which part of the built-in demo application stands in for a container whose image
@@ -82,13 +82,20 @@ impl Provision {
             )?);
         }
         let policy = view::text(container, &["imagePullPolicy"]).and_then(PullPolicy::parse);
-        let credentials = self.credentials_of(pod, objects);
-        let quiet: Progress = Arc::new(|_| {});
-        let found = ensure(&self.store, &self.client, text, policy, &credentials, &quiet).await;
+        let (credentials, note) = self.credentials_of(pod, objects);
+        let left_out = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&left_out);
+        let progress: Progress = Arc::new(move |event| {
+            if let Event::Skipped { devices, .. } = event {
+                count.fetch_add(devices, Ordering::Relaxed);
+            }
+        });
+        let found = ensure(&self.store, &self.client, text, policy, &credentials, &progress).await;
+        let note = with_devices(note, left_out.load(Ordering::Relaxed));
         match (found, role) {
             (Ok(image), _) => Ok(Provided {
                 image,
-                note: None,
+                note,
                 stands_in: false,
             }),
             // A registry that says no has been reached; that is an answer.
@@ -96,7 +103,7 @@ impl Provision {
                 let why = format!("cannot be had ({})", crate::pod::chain(&error));
                 Ok(self.demo(text, role, &why)?)
             }
-            (Err(error), _) => Err(error),
+            (Err(error), _) => Err(explained(error, note)),
         }
     }
 
@@ -114,17 +121,90 @@ impl Provision {
         })
     }
 
-    /// What registries want to see: ours, and over it what the pod's pull secrets say.
-    fn credentials_of(&self, pod: &Value, objects: &Objects) -> Credentials {
+    /// What registries want to see: ours, and over it what the pod's pull secrets say. The text is about what of them
+    /// is ignored.
+    fn credentials_of(&self, pod: &Value, objects: &Objects) -> (Credentials, Option<String>) {
         let mut all = self.credentials.clone();
+        let mut notes = Vec::new();
         for named in view::list(pod, &["spec", "imagePullSecrets"]) {
-            let secret = objects.secret(object::namespace(pod), view::name(named));
+            let name = view::name(named);
+            let secret = objects.secret(object::namespace(pod), name);
             let text = secret.and_then(|s| s.get(".dockerconfigjson"));
             // k8s: a pull secret that is missing or broken is passed over; the registry has the last word.
-            if let Some(Ok(own)) = text.map(|t| Credentials::from_json(&String::from_utf8_lossy(t))) {
-                all.extend(own);
+            let read = text.map(|t| Credentials::from_secret(&String::from_utf8_lossy(t)));
+            let Some(Ok((own, ignored))) = read else { continue };
+            all.extend(own);
+            if !ignored.is_empty() {
+                let helpers = ignored.join(", ");
+                notes.push(format!(
+                    "pull secret {name} names credential helpers ({helpers}): a Secret cannot choose programs of this \
+                     machine, they are ignored"
+                ));
             }
         }
-        all
+        (all, (!notes.is_empty()).then(|| notes.join("; ")))
+    }
+}
+
+/// Adds that device files of an image were left out.
+fn with_devices(note: Option<String>, devices: usize) -> Option<String> {
+    if devices == 0 {
+        return note;
+    }
+    let more = format!("{devices} device files of the image are left out; a container gets its own devices");
+    Some(note.map_or(more.clone(), |note| format!("{note}; {more}")))
+}
+
+/// A registry that refuses may want the very credentials that were ignored.
+fn explained(error: PullError, note: Option<String>) -> PullError {
+    match (error, note) {
+        (PullError::Status { url, status, message }, Some(note)) if matches!(status, 401 | 403) => {
+            let said = [message, note].into_iter().filter(|text| !text.is_empty());
+            let message = said.collect::<Vec<_>>().join("; ");
+            PullError::Status { url, status, message }
+        }
+        (error, _) => error,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn pull_secrets_run_no_programs_of_this_machine() {
+        let dir = tempfile::tempdir().unwrap();
+        let provision = Provision {
+            store: Arc::new(Store::open(dir.path().join("store")).unwrap()),
+            client: Client::new(crate::registry::Settings::default()).unwrap(),
+            credentials: Credentials::default(),
+            pull_first: false,
+            said: AtomicBool::new(false),
+        };
+        let config = json!({"auths": {"a.example": {"username": "u", "password": "p"}},
+            "credsStore": "store", "credHelpers": {"b.example": "helper"}});
+        let mut objects = Objects::default();
+        let secret = json!({"kind": "Secret", "metadata": {"name": "pull", "namespace": "shop"},
+            "stringData": {".dockerconfigjson": config.to_string()}});
+        objects.add(&secret, "default").unwrap();
+        let pod =
+            json!({"metadata": {"namespace": "shop"}, "spec": {"imagePullSecrets": [{"name": "pull"}]}});
+        let (credentials, note) = provision.credentials_of(&pod, &objects);
+        assert!(!credentials.has_helpers());
+        let note = note.unwrap();
+        assert!(
+            note.contains("secret pull") && note.contains("helper, store"),
+            "{note}"
+        );
+        // The operator's own helpers stay.
+        let own = Credentials::from_json(r#"{"credsStore": "mine"}"#).unwrap();
+        let provision = Provision {
+            credentials: own,
+            ..provision
+        };
+        let (credentials, _) = provision.credentials_of(&pod, &objects);
+        assert!(credentials.has_helpers());
+        assert_eq!(provision.credentials_of(&json!({}), &objects).1, None);
     }
 }

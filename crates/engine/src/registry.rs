@@ -2,13 +2,16 @@
 //!
 //! [`ensure`] is what a node does before a container starts: look, ask, fetch what is missing, verify, unpack. Digests
 //! and sizes are enforced while bytes arrive, downloads are taken up where they broke off, and no wait is without end.
-//! Plain HTTP is spoken to this machine itself and to hosts that were named for it, to nobody else.
+//! Plain HTTP is spoken to this machine itself and to hosts that the operator named for it. Credentials go to the host
+//! they belong to, or to the realm that this host names; see `trust`.
 
 mod challenge;
 pub mod credentials;
+pub(crate) mod fuzz;
 mod names;
 mod pull;
 mod session;
+mod trust;
 
 pub use credentials::Credentials;
 pub use pull::{Event, Progress, ensure};
@@ -204,20 +207,19 @@ impl Client {
         } else {
             registry
         };
-        let scheme = if self.is_plain(host) { "http" } else { "https" };
+        let scheme = if self.plain().allows(host) {
+            "http"
+        } else {
+            "https"
+        };
         all.push(format!("{scheme}://{host}"));
         all
     }
 
-    fn is_plain(&self, host: &str) -> bool {
-        let bare = match host.rsplit_once(':') {
-            Some((bare, port)) if port.bytes().all(|b| b.is_ascii_digit()) => bare,
-            _ => host,
-        };
-        let address = bare.trim_start_matches('[').trim_end_matches(']');
-        let loopback = address
-            .parse::<std::net::IpAddr>()
-            .is_ok_and(|ip| ip.is_loopback());
-        loopback || bare == "localhost" || self.settings.insecure.iter().any(|known| known == host)
+    /// Where plain HTTP is allowed.
+    fn plain(&self) -> trust::Plain<'_> {
+        trust::Plain {
+            insecure: &self.settings.insecure,
+        }
     }
 }

@@ -7,15 +7,20 @@
 //! tmp/PID-N           not finished; partial-HEX is a download that can be taken up again
 //! ```
 //!
+//! Only the user of the store gets into its directories: layers have set-user-id files of their images, with the owners
+//! of their images, which are no programs of this machine (class of CVE-2021-41091). A container reaches its layers
+//! through overlayfs, which looks at the paths as the user that mounts.
+//!
 //! Everything appears by a rename, whole and verified, so any number of processes may use a store, and one that is
 //! killed leaves nothing but files in `tmp`, which the next one removes.
 
 mod partial;
+pub mod private;
 
 pub(crate) use partial::Partial;
 
 use crate::image::digest::{Digest, Hasher};
-use crate::image::unpack::{self, UnpackError};
+use crate::image::unpack::{self, Limits, Skipped, UnpackError};
 use crate::image::{Config, Image, Reference, config::ConfigError};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
@@ -124,9 +129,10 @@ impl Store {
             root: root.into(),
             busy: Mutex::default(),
         };
-        for dir in ["blobs/sha256", "blobs/sha512", "layers", "images", "tmp"] {
+        private::make(&store.root).map_err(failed("make", &store.root))?;
+        for dir in ["blobs", "blobs/sha256", "blobs/sha512", "layers", "images", "tmp"] {
             let path = store.root.join(dir);
-            std::fs::create_dir_all(&path).map_err(failed("make", &path))?;
+            private::take(&path).map_err(failed("take", &path))?;
         }
         store.sweep();
         Ok(store)
@@ -226,33 +232,34 @@ impl Store {
     }
 
     /// Unpacks the layer number `index` (from 0) of an image; those below must be there. Nothing happens if it is.
+    /// Tells what was left out.
     pub(crate) fn add_layer(
         &self,
         archive: impl Read,
         diff_ids: &[Digest],
         index: usize,
-    ) -> Result<(), StoreError> {
+    ) -> Result<Skipped, StoreError> {
         let chains = chains(diff_ids.get(..=index).unwrap_or(diff_ids));
         let (Some(chain), Some(diff_id)) = (chains.last(), diff_ids.get(index)) else {
-            return Ok(());
+            return Ok(Skipped::default());
         };
         let path = self.layer_path(chain);
         if path.is_dir() {
-            return Ok(());
+            return Ok(Skipped::default());
         }
         let mut below: Vec<PathBuf> = chains.iter().take(index).map(|c| self.layer_path(c)).collect();
         below.reverse();
         let temporary = self.temporary();
         std::fs::create_dir(&temporary).map_err(failed("make", &temporary))?;
-        let done = unpack::unpack(archive, &temporary, &below, diff_id);
+        let done = unpack::unpack(archive, &temporary, &below, diff_id, Limits::default());
         let done = done.map_err(|source| StoreError::Layer {
             number: index + 1,
             source,
         });
-        let done = done.and_then(|()| match std::fs::rename(&temporary, &path) {
-            // Somebody else was faster with the same content.
-            Err(_) if path.is_dir() => Ok(()),
-            other => other.map_err(failed("move a layer to", &path)),
+        let done = done.and_then(|skipped| match std::fs::rename(&temporary, &path) {
+            // Another process was faster with the same content.
+            Err(_) if path.is_dir() => Ok(skipped),
+            other => other.map_err(failed("move a layer to", &path)).map(|()| skipped),
         });
         if temporary.exists() {
             let _ = std::fs::remove_dir_all(&temporary);

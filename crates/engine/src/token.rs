@@ -13,6 +13,8 @@ use serde_json::{Value, json};
 use crate::volumes::Grant;
 
 const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
+/// For whom the tokens of proxies are. The volume that `remora inject` adds asks for this audience, as Istio's does.
+const AUDIENCE: &str = "istio-ca";
 
 /// Why a token is none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -23,6 +25,9 @@ pub enum TokenError {
     /// Its time is over.
     #[error("the token has expired")]
     Expired,
+    /// It is a token of this run for another purpose, such as an application's token for the API server.
+    #[error("the token is not for {AUDIENCE}")]
+    Audience,
 }
 
 /// Makes tokens and knows them again.
@@ -41,14 +46,21 @@ impl Mint {
 
     /// The token of a service account.
     pub fn token(&self, namespace: &str, account: &str, grant: &Grant, now: SystemTime) -> String {
+        self.sign(&claims(namespace, account, grant, now))
+    }
+
+    fn sign(&self, claims: &Value) -> String {
         let head = URL_SAFE_NO_PAD.encode(json!({"alg": "HS256", "typ": "JWT"}).to_string());
-        let body = URL_SAFE_NO_PAD.encode(claims(namespace, account, grant, now).to_string());
+        let body = URL_SAFE_NO_PAD.encode(claims.to_string());
         let signed = format!("{head}.{body}");
         let tag = hmac::sign(&self.key, signed.as_bytes());
         format!("{signed}.{}", URL_SAFE_NO_PAD.encode(tag.as_ref()))
     }
 
-    /// Namespace and name of the account that a token belongs to.
+    /// Namespace and name of the account that a token for the control plane belongs to.
+    ///
+    /// Other tokens of the run are refused: an application shows its API token to other servers, and none of them may
+    /// get a mesh certificate with it.
     pub fn read(&self, token: &str, now: SystemTime) -> Result<(String, String), TokenError> {
         let (signed, tag) = token.rsplit_once('.').ok_or(TokenError::Foreign)?;
         let tag = URL_SAFE_NO_PAD.decode(tag).map_err(|_| TokenError::Foreign)?;
@@ -58,9 +70,16 @@ impl Mint {
             serde_json::from_slice::<Value>(&body).ok()
         });
         let claims = claims.ok_or(TokenError::Foreign)?;
+        if claims.get("iss").and_then(Value::as_str) != Some(ISSUER) {
+            return Err(TokenError::Foreign);
+        }
         let ends = claims.get("exp").and_then(Value::as_u64).unwrap_or_default();
         if ends <= seconds(now) {
             return Err(TokenError::Expired);
+        }
+        let audiences = claims.get("aud").and_then(Value::as_array);
+        if !audiences.is_some_and(|list| list.iter().any(|audience| audience == AUDIENCE)) {
+            return Err(TokenError::Audience);
         }
         let text = |path: &str| claims.pointer(path).and_then(Value::as_str).map(str::to_owned);
         text("/kubernetes.io/namespace")
@@ -93,8 +112,9 @@ fn claims(namespace: &str, account: &str, grant: &Grant, now: SystemTime) -> Val
 
 #[cfg(test)]
 mod tests {
-    use super::{Mint, TokenError};
+    use super::{Mint, TokenError, claims};
     use crate::volumes::Grant;
+    use serde_json::{Value, json};
     use std::time::{Duration, SystemTime};
 
     fn grant(audience: &str) -> Grant {
@@ -115,6 +135,45 @@ mod tests {
         let who = ("shop".to_owned(), "cart".to_owned());
         assert_eq!(mint.read(&token, after(599)), Ok(who));
         assert_eq!(mint.read(&token, after(600)), Err(TokenError::Expired));
+    }
+
+    #[test]
+    fn only_tokens_for_the_control_plane_get_an_identity() {
+        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1000);
+        let mint = Mint::new(b"one");
+        let read = |claims: &Value| mint.read(&mint.sign(claims), now);
+        for audience in ["", "vault", "istio-ca.example", "ISTIO-CA"] {
+            let token = mint.token("shop", "cart", &grant(audience), now);
+            assert_eq!(mint.read(&token, now), Err(TokenError::Audience), "{audience}");
+        }
+        let good = claims("shop", "cart", &grant("istio-ca"), now);
+        assert!(read(&good).is_ok());
+        let with = |key: &str, value: Value| {
+            let mut claims = good.clone();
+            claims[key] = value;
+            read(&claims)
+        };
+        assert!(with("aud", json!(["api", "istio-ca"])).is_ok());
+        for none in [json!([]), json!("istio-ca"), json!([["istio-ca"]]), Value::Null] {
+            assert_eq!(with("aud", none.clone()), Err(TokenError::Audience), "{none}");
+        }
+        for stranger in [json!("https://other.example"), json!(""), Value::Null] {
+            assert_eq!(
+                with("iss", stranger.clone()),
+                Err(TokenError::Foreign),
+                "{stranger}"
+            );
+        }
+        for nobody in [json!({}), json!({"namespace": "shop"}), Value::Null] {
+            assert_eq!(
+                with("kubernetes.io", nobody.clone()),
+                Err(TokenError::Foreign),
+                "{nobody}"
+            );
+        }
+        for never in [json!("soon"), json!(1000), Value::Null] {
+            assert_eq!(with("exp", never.clone()), Err(TokenError::Expired), "{never}");
+        }
     }
 
     #[test]

@@ -25,7 +25,7 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::metadata::MetadataMap;
 use tonic::transport::{Channel, Endpoint};
-use tonic::{Request, Status};
+use tonic::{Code, Request, Status};
 
 const SHORTEST_WAIT: Duration = Duration::from_millis(10);
 const LONGEST_WAIT: Duration = Duration::from_secs(15);
@@ -37,8 +37,9 @@ const CERTIFICATE_TIMEOUT: Duration = Duration::from_secs(10);
 const STREAM_TIMEOUT: Duration = Duration::from_mins(1);
 /// A silent control plane is noticed after this and as much again.
 const KEEPALIVE: Duration = Duration::from_secs(30);
-/// A first answer of a large mesh.
-pub(crate) const LARGEST_MESSAGE: usize = 200 << 20;
+/// Bytes of a message that are accepted by default. The first answer of a mesh is one message: 100,000 workloads are
+/// about 51 MB of it. More than that of a control plane that is hostile or broken would only cost memory.
+pub const LARGEST_MESSAGE: usize = 128 << 20;
 
 /// A stream of bytes in both directions.
 pub trait Bytes: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -60,6 +61,7 @@ pub struct ControlPlane {
     headers: MetadataMap,
     signer: String,
     behalf: String,
+    pub(crate) largest_message: usize,
 }
 
 /// What happens on the way, for logs and readiness.
@@ -102,7 +104,10 @@ pub enum ClientError {
     Token(#[source] io::Error),
     /// The control plane refused or broke off.
     #[error("talk to the control plane")]
-    Status(#[from] Box<Status>),
+    Status(#[source] Box<Status>),
+    /// A message is larger than this client accepts. It was not read, and trying again will hardly help.
+    #[error("the control plane sent a message that is larger than the limit (REMORA_XDS_MAX_MESSAGE_BYTES)")]
+    TooLarge(#[source] Box<Status>),
     /// It ended the stream.
     #[error("the control plane ended the stream")]
     Ended,
@@ -117,6 +122,18 @@ pub enum ClientError {
     },
 }
 
+impl From<Box<Status>> for ClientError {
+    fn from(status: Box<Status>) -> Self {
+        // tonic has no type of its own for this.
+        let is_limit = status.code() == Code::OutOfRange && status.message().contains("length too large");
+        if is_limit {
+            Self::TooLarge(status)
+        } else {
+            Self::Status(status)
+        }
+    }
+}
+
 impl ControlPlane {
     /// `uri` is what is asked for (`http://istiod.istio-system.svc:15012`); `dial` decides where that is and how
     /// it is protected.
@@ -128,7 +145,15 @@ impl ControlPlane {
             headers: MetadataMap::new(),
             signer: String::new(),
             behalf: String::new(),
+            largest_message: LARGEST_MESSAGE,
         }
+    }
+
+    /// Accepts messages of so many bytes, instead of [`LARGEST_MESSAGE`].
+    #[must_use]
+    pub fn with_largest_message(mut self, bytes: usize) -> Self {
+        self.largest_message = bytes;
+        self
     }
 
     /// Sends these with everything, beside the token.
@@ -239,8 +264,8 @@ impl ControlPlane {
             Ok(request) => request,
             Err(error) => return error,
         };
-        let mut service =
-            AggregatedDiscoveryServiceClient::new(self.channel()).max_decoding_message_size(LARGEST_MESSAGE);
+        let mut service = AggregatedDiscoveryServiceClient::new(self.channel())
+            .max_decoding_message_size(self.largest_message);
         // The first requests go out while the stream is being opened: some servers answer only then.
         let send_opening = async {
             for request in opening {

@@ -9,6 +9,7 @@
 pub mod affinity;
 pub mod client;
 pub mod delta;
+pub mod fuzz;
 pub mod raw;
 pub mod server;
 pub mod types;

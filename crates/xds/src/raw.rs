@@ -55,7 +55,8 @@ impl ControlPlane {
         requests: mpsc::Receiver<Bytes>,
     ) -> Result<Streaming<Bytes>, ClientError> {
         let request = self.authorised(ReceiverStream::new(requests))?;
-        let mut grpc = tonic::client::Grpc::new(self.channel()).max_decoding_message_size(LARGEST_MESSAGE);
+        let grpc = tonic::client::Grpc::new(self.channel());
+        let mut grpc = grpc.max_decoding_message_size(self.largest_message);
         let unreachable = |error: tonic::transport::Error| Box::new(Status::from_error(error.into()));
         grpc.ready().await.map_err(unreachable)?;
         let path = PathAndQuery::from_static(protocol.path());

@@ -1,9 +1,12 @@
 //! Client and server over a real connection: first answer, changes, refusals, loss of the stream, admission.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-use remora_xds::client::{Bytes, ControlPlane, Event};
+use prost_types::Any;
+use remora_xds::Message as _;
+use remora_xds::client::{Bytes, ClientError, ControlPlane, Event, LARGEST_MESSAGE};
 use remora_xds::delta::{Audience, Change, Client, Interest, Snapshot, Versioned};
-use remora_xds::proto::discovery::Node;
+use remora_xds::proto::discovery::{Node, Resource};
+use remora_xds::proto::workload::{Address, Port, PortList, Workload, address};
 use remora_xds::server::{Admission, Discovery, Snapshots};
 use remora_xds::types::ADDRESS;
 use std::collections::BTreeMap;
@@ -186,4 +189,84 @@ async fn a_wrong_token_is_refused_and_said() {
     };
     let cause = std::error::Error::source(&error).unwrap().to_string();
     assert!(cause.contains("who are you"), "{cause}");
+}
+
+#[tokio::test]
+async fn a_message_beyond_the_limit_is_refused_and_said() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let names: Vec<String> = (0..100).map(|i| format!("workload-{i}")).collect();
+    let content: Vec<(&str, u8)> = names.iter().map(|name| (name.as_str(), 1)).collect();
+    let (_publish, source) = watch::channel(snapshots(&content));
+    let _plane = serve(listener, source);
+    let small = control_plane(address, "secret").with_largest_message(1024);
+    let (mut changes, mut events) = follow(small);
+    // It tries again, and each time says why.
+    for _ in 0..2 {
+        assert!(matches!(soon(&mut events).await, Event::Connected));
+        let event = soon(&mut events).await;
+        assert!(
+            matches!(event, Event::Disconnected(ClientError::TooLarge(_))),
+            "{event:?}"
+        );
+        let Event::Disconnected(error) = event else {
+            continue;
+        };
+        let cause = std::error::Error::source(&error).unwrap().to_string();
+        assert!(cause.contains("the limit is: 1024 bytes"), "{cause}");
+        assert!(
+            error.to_string().contains("REMORA_XDS_MAX_MESSAGE_BYTES"),
+            "{error}"
+        );
+    }
+    assert!(changes.try_recv().is_err(), "nothing of it is applied");
+    // With room for it the same mesh arrives.
+    let (mut changes, _events) = follow(control_plane(address, "secret"));
+    assert!(matches!(soon(&mut changes).await, Change::Update { .. }));
+}
+
+/// One workload as an Istio control plane describes it, with names of the usual lengths.
+fn workload() -> Workload {
+    let service = "shop-production/reviews-service.shop-production.svc.cluster.local".to_owned();
+    let ports = [80, 443, 9090].map(|port| Port {
+        service_port: port,
+        target_port: 8000 + port,
+        ..Port::default()
+    });
+    Workload {
+        uid: "Kubernetes//Pod/shop-production/reviews-service-v1-6f7b9c8d5-abcde".to_owned(),
+        name: "reviews-service-v1-6f7b9c8d5-abcde".to_owned(),
+        namespace: "shop-production".to_owned(),
+        addresses: vec![vec![10, 0, 0, 1]],
+        network: "network-1".to_owned(),
+        trust_domain: "mesh.example.com".to_owned(),
+        service_account: "reviews-service".to_owned(),
+        node: "ip-10-0-123-45.eu-central-1.compute.internal".to_owned(),
+        canonical_name: "reviews-service".to_owned(),
+        canonical_revision: "v1".to_owned(),
+        workload_name: "reviews-service-v1".to_owned(),
+        cluster_id: "Kubernetes".to_owned(),
+        services: [(service, PortList { ports: ports.into() })].into(),
+        ..Workload::default()
+    }
+}
+
+#[test]
+fn a_mesh_of_100_000_workloads_fits_a_message() {
+    let address = Address {
+        r#type: Some(address::Type::Workload(workload())),
+    };
+    let resource = Resource {
+        name: workload().uid,
+        version: "0123456789abcdef".to_owned(),
+        resource: Some(Any {
+            type_url: ADDRESS.to_owned(),
+            value: address.encode_to_vec(),
+        }),
+        ..Resource::default()
+    };
+    let size = resource.encoded_len() * 100_000;
+    assert!(size < LARGEST_MESSAGE, "{size} bytes");
+    // Neither is the limit far beyond what is needed.
+    assert!(size > LARGEST_MESSAGE / 4, "{size} bytes");
 }

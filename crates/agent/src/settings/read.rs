@@ -160,6 +160,18 @@ impl<'a> Environment<'a> {
         }
     }
 
+    pub(super) fn bytes(self, name: &str, default: usize) -> Result<usize, SettingsError> {
+        let Some(text) = self.text(name) else {
+            return Ok(default);
+        };
+        let bytes = text.parse().ok().filter(|bytes| *bytes > 0);
+        bytes.ok_or_else(|| SettingsError::Value {
+            name: name.to_owned(),
+            value: text.to_owned(),
+            expected: "a number of bytes",
+        })
+    }
+
     pub(crate) fn port(self, name: &str, default: u16) -> Result<u16, SettingsError> {
         let Some(text) = self.text(name) else {
             return Ok(default);

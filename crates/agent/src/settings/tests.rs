@@ -224,6 +224,21 @@ fn discovery_and_authority_are_told_what_variables_say() {
 }
 
 #[test]
+fn the_largest_message_of_discovery_is_a_choice() {
+    let name = "REMORA_XDS_MAX_MESSAGE_BYTES";
+    let largest = |env: &[(&str, &str)]| resolve("", env).discovery.largest_message;
+    assert_eq!(largest(&[]), remora_xds::client::LARGEST_MESSAGE);
+    assert_eq!(largest(&[(name, "1000")]), 1000);
+    for wrong in ["0", "-1", "1M", "many"] {
+        let text = error("", &[(name, wrong)]);
+        assert!(
+            text.contains(name) && text.contains("a number of bytes"),
+            "{text}"
+        );
+    }
+}
+
+#[test]
 fn collectors_of_1_5_are_flags() {
     let settings = resolve(
         "sidecar --zipkinAddress zipkin:9411 --envoyMetricsService {\"address\":\"metrics:15000\"} \

@@ -2,6 +2,7 @@
 
 use super::read::{self, Environment};
 use super::{Inputs, Node, ProxyConfig, SettingsError};
+use remora_xds::client::LARGEST_MESSAGE;
 use std::path::PathBuf;
 
 /// A server by name or address.
@@ -37,6 +38,8 @@ pub struct Upstream {
     pub headers: Vec<(String, String)>,
     /// Who is to sign certificates, where there are several; empty for nobody in particular.
     pub signer: String,
+    /// Bytes that one of its messages may have.
+    pub largest_message: usize,
 }
 
 /// A certificate that somebody else puts there and exchanges.
@@ -101,6 +104,7 @@ pub(super) fn discovery(
         certificate: certificate(inputs, node),
         headers: headers(inputs, node, "XDS_HEADER_"),
         signer: String::new(),
+        largest_message: env.bytes("REMORA_XDS_MAX_MESSAGE_BYTES", LARGEST_MESSAGE)?,
     })
 }
 
@@ -133,6 +137,7 @@ pub(super) fn authority(
         certificate: certificate(inputs, node),
         headers: headers(inputs, node, "CA_HEADER_"),
         signer: named(node, "CERT_SIGNER").unwrap_or_default().to_owned(),
+        largest_message: LARGEST_MESSAGE,
     })
 }
 

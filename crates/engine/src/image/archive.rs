@@ -66,8 +66,17 @@ struct Saved {
     layers: Vec<String>,
 }
 
+/// What was taken from an archive.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Imported {
+    /// The images that are in the store now.
+    pub references: Vec<Reference>,
+    /// Device files of the layers, which were left out.
+    pub devices: usize,
+}
+
 /// Takes all images of an archive, or of a directory, into the store; `name` is for archives that do not name theirs.
-pub fn import(store: &Store, path: &Path, name: Option<&Reference>) -> Result<Vec<Reference>, ImportError> {
+pub fn import(store: &Store, path: &Path, name: Option<&Reference>) -> Result<Imported, ImportError> {
     let source = Source::open(path, store).map_err(|source| ImportError::Read {
         what: path.display().to_string(),
         source,
@@ -98,13 +107,9 @@ fn document(source: &Source, name: &str) -> Result<Vec<u8>, ImportError> {
     Ok(bytes)
 }
 
-fn import_saved(
-    store: &Store,
-    source: &Source,
-    name: Option<&Reference>,
-) -> Result<Vec<Reference>, ImportError> {
+fn import_saved(store: &Store, source: &Source, name: Option<&Reference>) -> Result<Imported, ImportError> {
     let saved: Vec<Saved> = serde_json::from_slice(&document(source, "manifest.json")?)?;
-    let mut references = Vec::new();
+    let mut imported = Imported::default();
     for image in &saved {
         let tags = image.repo_tags.as_deref().unwrap_or_default();
         let names = match name {
@@ -123,33 +128,34 @@ fn import_saved(
             let file = image.layers.get(index).ok_or(io::ErrorKind::NotFound)?;
             source.open_file(file)
         };
-        take(store, &json, &id, image.layers.len(), &open)?;
+        imported.devices += take(store, &json, &id, image.layers.len(), &open)?;
         for reference in names {
             store.name(&reference, &id, "")?;
-            references.push(reference);
+            imported.references.push(reference);
         }
     }
-    Ok(references)
+    Ok(imported)
 }
 
-/// Keeps the configuration and unpacks what is missing.
+/// Keeps the configuration and unpacks what is missing. The number is of the devices that were left out.
 fn take(
     store: &Store,
     json: &[u8],
     id: &Digest,
     layers: usize,
     open: &dyn Fn(usize) -> io::Result<Box<dyn Read>>,
-) -> Result<(), ImportError> {
+) -> Result<usize, ImportError> {
     let config = fitting(json, layers)?;
+    let mut devices = 0;
     for index in store.layers_present(&config.diff_ids)..config.diff_ids.len() {
         let reader = open(index).map_err(|source| ImportError::Read {
             what: format!("layer {}", index + 1),
             source,
         })?;
-        store.add_layer(reader, &config.diff_ids, index)?;
+        devices += store.add_layer(reader, &config.diff_ids, index)?.devices;
     }
     store.put_blob(json, id)?;
-    Ok(())
+    Ok(devices)
 }
 
 /// A configuration that fits its manifest and this machine.
@@ -178,19 +184,16 @@ struct Entry {
     annotations: std::collections::BTreeMap<String, String>,
 }
 
-fn import_layout(
-    store: &Store,
-    source: &Source,
-    name: Option<&Reference>,
-) -> Result<Vec<Reference>, ImportError> {
+fn import_layout(store: &Store, source: &Source, name: Option<&Reference>) -> Result<Imported, ImportError> {
     let index = document(source, "index.json")?;
+    let mut imported = Imported::default();
     if let Some(name) = name {
         let manifest = walk(source, manifest::parse(&index)?)?;
-        take_manifest(store, source, &manifest, name)?;
-        return Ok(vec![name.clone()]);
+        imported.devices += take_manifest(store, source, &manifest, name)?;
+        imported.references.push(name.clone());
+        return Ok(imported);
     }
     let list: Index = serde_json::from_slice(&index)?;
-    let mut references = Vec::new();
     for entry in &list.manifests {
         // A bare tag is no name.
         let names = manifest::NAMES
@@ -202,14 +205,14 @@ fn import_layout(
         };
         let reference = Reference::parse(text)?;
         let manifest = walk(source, manifest::parse_named(&index, text)?)?;
-        take_manifest(store, source, &manifest, &reference)?;
-        references.push(reference);
+        imported.devices += take_manifest(store, source, &manifest, &reference)?;
+        imported.references.push(reference);
     }
-    if references.is_empty() {
+    if imported.references.is_empty() {
         return Err(ImportError::Nameless);
     }
-    references.dedup();
-    Ok(references)
+    imported.references.dedup();
+    Ok(imported)
 }
 
 /// Indexes may hold indexes.
@@ -242,7 +245,7 @@ fn take_manifest(
     source: &Source,
     manifest: &Manifest,
     reference: &Reference,
-) -> Result<(), ImportError> {
+) -> Result<usize, ImportError> {
     let json = blob(source, &manifest.config)?;
     let id = &manifest.config.digest;
     let open = |index: usize| -> io::Result<Box<dyn Read>> {
@@ -250,7 +253,7 @@ fn take_manifest(
         let reader = source.open_file(&blob_name(&layer.digest))?;
         Ok(Box::new(Verified::new(reader, layer)))
     };
-    take(store, &json, id, manifest.layers.len(), &open)?;
+    let devices = take(store, &json, id, manifest.layers.len(), &open)?;
     store.name(reference, id, "")?;
-    Ok(())
+    Ok(devices)
 }

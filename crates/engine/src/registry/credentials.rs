@@ -89,7 +89,7 @@ struct Helped {
 const PATIENCE: Duration = Duration::from_secs(20);
 
 impl Credentials {
-    /// Reads `config.json` of Docker, or what is under `.dockerconfigjson` in a Secret.
+    /// Reads `config.json` of Docker, as the operator of this machine has it. Helpers that it names are run.
     pub fn from_json(text: &str) -> Result<Self, CredentialsError> {
         let file: File = serde_json::from_str(text)?;
         let mut known = BTreeMap::new();
@@ -106,15 +106,35 @@ impl Credentials {
         })
     }
 
+    /// Reads what is under `.dockerconfigjson` in a pull Secret, and names the helpers that are ignored.
+    ///
+    /// A Secret comes with a manifest, which another person may have written. Helpers are programs of this machine, so
+    /// only the operator's own configuration may choose them. A kubelet ignores them in Secrets as well.
+    pub fn from_secret(text: &str) -> Result<(Self, Vec<String>), CredentialsError> {
+        let mut credentials = Self::from_json(text)?;
+        let one = std::mem::take(&mut credentials.helpers).into_values();
+        let mut ignored: Vec<String> = one.chain(credentials.helper.take()).collect();
+        ignored.sort();
+        ignored.dedup();
+        Ok((credentials, ignored))
+    }
+
     /// Adds others; where both know a registry, the others win.
     pub fn extend(&mut self, others: Self) {
+        // What a Secret has for a host is used instead of a helper, because known passwords are looked at first.
         self.known.extend(others.known);
         self.helpers.extend(others.helpers);
         self.helper = others.helper.or(self.helper.take());
     }
 
-    /// What there is for a registry.
+    /// Whether programs of this machine may be run for them.
+    pub(crate) fn has_helpers(&self) -> bool {
+        self.helper.is_some() || !self.helpers.is_empty()
+    }
+
+    /// The credential of a host, written as in [`Reference::registry`](crate::image::Reference::registry).
     pub(super) async fn find(&self, registry: &str) -> Result<Option<Secret>, CredentialsError> {
+        let registry = &host(registry);
         if let Some(secret) = self.known.get(registry) {
             return Ok(Some(secret.clone()));
         }
@@ -161,9 +181,10 @@ impl Entry {
 fn host(entry: &str) -> String {
     let bare = entry.trim_start_matches("https://").trim_start_matches("http://");
     let bare = bare.split('/').next().unwrap_or(bare);
-    match bare {
+    let bare = bare.to_ascii_lowercase();
+    match bare.as_str() {
         "index.docker.io" | "registry-1.docker.io" => "docker.io".to_owned(),
-        other => other.to_owned(),
+        _ => bare,
     }
 }
 

@@ -31,6 +31,13 @@ pub enum Event {
         /// So many of it.
         bytes: u64,
     },
+    /// Device files of a layer were left out.
+    Skipped {
+        /// Number from the bottom.
+        layer: usize,
+        /// So many.
+        devices: usize,
+    },
     /// A layer is being unpacked.
     Unpacking {
         /// Number from the bottom.
@@ -79,8 +86,12 @@ pub async fn ensure(
     }
     let mut last = None;
     for endpoint in client.endpoints(&reference.registry) {
-        let session = Arc::new(Session::new(client, &endpoint, &reference, credentials));
-        match pull(store, &session, &reference, progress).await {
+        let session = Session::new(client, &endpoint, &reference, credentials).map(Arc::new);
+        let pulled = match session {
+            Ok(session) => pull(store, &session, &reference, progress).await,
+            Err(error) => Err(error),
+        };
+        match pulled {
             Ok(image) => return Ok(image),
             Err(error) => last = Some(error),
         }
@@ -227,8 +238,14 @@ async fn layers(
         while let Some(file) = ready.remove(&unpacked) {
             progress(Event::Unpacking { layer: unpacked + 1 });
             let (store, diff_ids, index) = (Arc::clone(store), diff_ids.to_vec(), unpacked);
-            blocking(move || store.add_layer(file, &diff_ids, index)).await?;
+            let skipped = blocking(move || store.add_layer(file, &diff_ids, index)).await?;
             unpacked += 1;
+            if skipped.devices > 0 {
+                progress(Event::Skipped {
+                    layer: unpacked,
+                    devices: skipped.devices,
+                });
+            }
         }
     }
     Ok(())

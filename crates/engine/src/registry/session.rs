@@ -2,6 +2,7 @@
 
 use super::challenge::{self, Challenge};
 use super::credentials::{Credentials, Secret};
+use super::trust::{self, Answered, Decision, Origin};
 use super::{Client, PullError};
 use crate::image::manifest::{DOCUMENT_MAX, MEDIA_TYPES};
 use crate::image::{Digest, Reference};
@@ -29,6 +30,10 @@ const MESSAGE_MAX: usize = 64 << 10;
 pub(super) struct Session {
     client: Client,
     endpoint: String,
+    /// The origin of the endpoint. Its credentials are used, and only there or at a realm that it names.
+    home: Origin,
+    /// Its host and port as they are written, which is how credentials are looked up.
+    host: String,
     reference: Reference,
     credentials: Credentials,
     /// The `Authorization` header that worked last.
@@ -41,14 +46,19 @@ impl Session {
         endpoint: &str,
         reference: &Reference,
         credentials: &Credentials,
-    ) -> Self {
-        Self {
+    ) -> Result<Self, PullError> {
+        let uri: Option<Uri> = endpoint.parse().ok();
+        let home = uri.as_ref().and_then(Origin::of);
+        let host = uri.as_ref().and_then(Uri::authority);
+        Ok(Self {
             client: client.clone(),
             endpoint: endpoint.trim_end_matches('/').to_owned(),
+            home: home.ok_or_else(|| protocol(endpoint, "is not the address of a registry"))?,
+            host: host.map(ToString::to_string).unwrap_or_default(),
             reference: reference.clone(),
             credentials: credentials.clone(),
             authorization: Mutex::default(),
-        }
+        })
     }
 
     fn url(&self, kind: &str, what: &str) -> String {
@@ -93,12 +103,12 @@ impl Session {
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner)
                 .clone();
-            let response = self.follow(url, accept, from, known).await?;
+            let (response, answered) = self.follow(url, accept, from, known).await?;
             match response.status() {
                 StatusCode::OK | StatusCode::PARTIAL_CONTENT => return Ok(response),
                 StatusCode::UNAUTHORIZED if !asked_for_token => {
                     asked_for_token = true;
-                    let Some(header) = self.answer(url, &response).await? else {
+                    let Some(header) = self.answer(url, &response, &answered).await? else {
                         return Err(refused(url, response).await);
                     };
                     *self.authorization.lock().unwrap_or_else(PoisonError::into_inner) = Some(header);
@@ -108,20 +118,16 @@ impl Session {
         }
     }
 
-    /// Follows redirects. Credentials go to the registry itself only.
+    /// Follows redirects, and says who gave the response. The `Authorization` header goes to the registry itself only.
     async fn follow(
         &self,
         url: &str,
         accept: Option<&str>,
         from: u64,
         authorization: Option<HeaderValue>,
-    ) -> Result<Response<Incoming>, PullError> {
-        let protocol = |url: &str, why: &str| PullError::Protocol {
-            url: url.to_owned(),
-            why: why.to_owned(),
-        };
+    ) -> Result<(Response<Incoming>, Answered), PullError> {
         let mut uri: Uri = url.parse().map_err(|_| protocol(url, "is not an address"))?;
-        let home = uri.authority().cloned();
+        let mut answered = Answered::at_home(&self.home);
         for _ in 0..=REDIRECTS_MAX {
             let mut request = Request::get(uri.clone());
             if let Some(accept) = accept {
@@ -130,22 +136,34 @@ impl Session {
             if from > 0 {
                 request = request.header(RANGE, format!("bytes={from}-"));
             }
-            if let Some(value) = authorization.clone().filter(|_| uri.authority() == home.as_ref()) {
+            if let Some(value) = authorization.clone().filter(|_| !answered.elsewhere) {
                 request = request.header(AUTHORIZATION, value);
             }
             let response = self.client.send(request, Bytes::new(), &uri.to_string()).await?;
             if !response.status().is_redirection() {
-                return Ok(response);
+                return Ok((response, answered));
             }
-            let location = response.headers().get(LOCATION).and_then(|l| l.to_str().ok());
-            let next = location.and_then(|l| join(&uri, l));
-            let next = next.ok_or_else(|| protocol(url, "redirects to nowhere"))?;
-            if uri.scheme_str() == Some("https") && next.scheme_str() != Some("https") {
-                return Err(protocol(url, "redirects to a connection without TLS"));
-            }
-            uri = next;
+            uri = self.redirected(url, &uri, &response, &mut answered)?;
         }
         Err(protocol(url, "redirects again and again"))
+    }
+
+    /// Where a redirect leads, if the client may go there.
+    fn redirected(
+        &self,
+        url: &str,
+        uri: &Uri,
+        response: &Response<Incoming>,
+        answered: &mut Answered,
+    ) -> Result<Uri, PullError> {
+        let location = response.headers().get(LOCATION).and_then(|l| l.to_str().ok());
+        let next = location.and_then(|l| join(uri, l));
+        let next = next.and_then(|next| Origin::of(&next).map(|origin| (next, origin)));
+        let (next, origin) = next.ok_or_else(|| protocol(url, "redirects to nowhere"))?;
+        let allowed = self.client.plain().leads(&answered.by, &origin);
+        allowed.map_err(|why| protocol(url, format!("redirects to {why}")))?;
+        answered.moved(origin);
+        Ok(next)
     }
 
     /// Answers a demand for credentials; `None` if there is no answer.
@@ -153,45 +171,37 @@ impl Session {
         &self,
         url: &str,
         response: &Response<Incoming>,
+        answered: &Answered,
     ) -> Result<Option<HeaderValue>, PullError> {
         let demands = response.headers().get_all(WWW_AUTHENTICATE).iter();
         let challenge = demands.filter_map(|h| h.to_str().ok()).find_map(challenge::parse);
-        let secret = self.credentials.find(&self.reference.registry).await?;
-        match (challenge, secret) {
-            (Some(Challenge::Basic), Some(secret @ Secret::Password { .. })) => Ok(basic(&secret)),
-            (
-                Some(Challenge::Bearer {
-                    realm,
-                    service,
-                    scope,
-                }),
-                secret,
-            ) => {
+        let Some(challenge) = challenge else {
+            return Ok(None);
+        };
+        let decision = trust::decide(&self.home, answered, &challenge, self.client.plain());
+        let decision = decision.map_err(|why| protocol(url, why))?;
+        let secret = self.credentials.find(&self.host).await?;
+        match (decision, challenge) {
+            (Decision::Token(realm), Challenge::Bearer { service, scope, .. }) => {
                 let usual = format!("repository:{}:pull", self.reference.repository);
                 let scope = scope.unwrap_or(usual);
                 let token = self
-                    .token(url, &realm, service.as_deref(), &scope, secret.as_ref())
+                    .token(&realm.to_string(), service.as_deref(), &scope, secret.as_ref())
                     .await?;
                 Ok(header(&format!("Bearer {token}")))
             }
-            _ => Ok(None),
+            _ => Ok(secret.as_ref().and_then(basic)),
         }
     }
 
+    /// Fetches a token at a realm that [`trust::decide`] has let through. Redirects are not followed here.
     async fn token(
         &self,
-        url: &str,
         realm: &str,
         service: Option<&str>,
         scope: &str,
         secret: Option<&Secret>,
     ) -> Result<String, PullError> {
-        if url.starts_with("https://") && !realm.starts_with("https://") {
-            return Err(PullError::Protocol {
-                url: url.to_owned(),
-                why: format!("sends us to {realm} for a token, without TLS"),
-            });
-        }
         let mut query = vec![("scope", scope)];
         query.extend(service.map(|s| ("service", s)));
         let (request, body, shown) = match secret {
@@ -255,6 +265,13 @@ impl Client {
             Ok(Err(e)) => Err(failed(e.into())),
             Ok(Ok(response)) => Ok(response),
         }
+    }
+}
+
+fn protocol(url: &str, why: impl Into<String>) -> PullError {
+    PullError::Protocol {
+        url: url.to_owned(),
+        why: why.into(),
     }
 }
 

@@ -37,7 +37,11 @@ namespace.
 
 With REMORA_LAST_GOOD_DIR=DIRECTORY, one that outlives the container (an emptyDir such as /etc/istio/proxy), the
 configuration is kept there after every change, and a start while the control plane is away makes do with it, if it is
-of this pod and not older than REMORA_LAST_GOOD_MAX_AGE (24h); readiness and metrics then say how old it is. The certificate of such a start is a mounted one or the one in OUTPUT_CERTS.";
+of this pod and not older than REMORA_LAST_GOOD_MAX_AGE (24h); readiness and metrics then say how old it is. The certificate of such a start is a mounted one or the one in OUTPUT_CERTS.
+
+A message of the control plane may have 134217728 bytes (128 MiB), enough for more than 100,000 workloads;
+REMORA_XDS_MAX_MESSAGE_BYTES sets another limit. A larger message is refused with a warning, and what was received
+before stays in force.";
 
 /// Whatever Istio's templates say.
 #[derive(Debug, clap::Args)]

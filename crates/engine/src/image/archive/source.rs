@@ -2,7 +2,7 @@
 
 use crate::image::digest::{Digest, Hasher};
 use crate::image::manifest::Descriptor;
-use crate::image::unpack::decompressed;
+use crate::image::unpack::{Limits, Meter, decompressed};
 use crate::store::Store;
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -29,11 +29,19 @@ impl Source {
         if path.is_dir() {
             return Ok(Self::Directory(path.to_owned()));
         }
-        let file = plain(File::open(path)?, store)?;
+        let file = Arc::new(plain(File::open(path)?, store)?);
         let (mut files, mut links) = (BTreeMap::new(), BTreeMap::new());
-        let mut archive = tar::Archive::new(&file);
-        for entry in archive.entries()? {
-            let entry = entry?;
+        let meter = Meter::new(Limits::default());
+        let mut archive = tar::Archive::new(meter.content(meter.source(&*file)));
+        let mut entries = archive.entries()?;
+        loop {
+            meter.header_begins();
+            let Some(entry) = entries.next() else { break };
+            let mut entry = entry?;
+            meter.header_ends();
+            meter.entry(entry.path_bytes().len())?;
+            let place = (entry.raw_file_position(), entry.size());
+            meter.drain(&mut entry)?;
             let Some(name) = normal(&entry.path()?) else {
                 continue;
             };
@@ -46,16 +54,13 @@ impl Source {
                     links.extend(normal(&target).map(|target| (name, target)));
                 }
                 (kind, _) if kind.is_file() => {
-                    files.insert(name, (entry.raw_file_position(), entry.size()));
+                    files.insert(name, place);
                 }
                 _ => {}
             }
         }
-        Ok(Self::Archive {
-            file: Arc::new(file),
-            files,
-            links,
-        })
+        drop(archive);
+        Ok(Self::Archive { file, files, links })
     }
 
     /// Where a file of an archive is, links followed.
@@ -116,7 +121,9 @@ fn plain(mut file: File, store: &Store) -> io::Result<File> {
         return Ok(file);
     }
     let mut copy = store.scratch()?;
-    io::copy(&mut decompressed(file)?, &mut copy)?;
+    let meter = Meter::new(Limits::default());
+    let reader = decompressed(meter.source(file))?;
+    io::copy(&mut meter.content(reader), &mut copy)?;
     copy.seek(SeekFrom::Start(0))?;
     Ok(copy)
 }

@@ -1,10 +1,9 @@
 //! One entry of an archive, put in its place.
 
-use super::UnpackError;
+use super::limits::{Meter, Written};
 use super::tree::{Attributes, Tree, exists, set_times, times};
-use rustix::fs::{
-    AtFlags, FileType, Mode, OFlags, fchmod, futimens, linkat, makedev, mknodat, openat, symlinkat,
-};
+use super::{Skipped, UnpackError};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, fchmod, futimens, linkat, mknodat, openat, symlinkat};
 use rustix::io::Errno;
 use std::ffi::OsStr;
 use std::io::{self, Read};
@@ -18,19 +17,30 @@ const WHITEOUT: &str = ".wh.";
 /// Hides everything a directory has in the layers below.
 const OPAQUE: &str = ".wh..wh..opq";
 
-pub(super) fn place<R: Read>(tree: &mut Tree, mut entry: Entry<'_, R>) -> Result<(), UnpackError> {
+pub(super) fn place<R: Read>(
+    tree: &mut Tree,
+    entry: &mut Entry<'_, R>,
+    meter: &Meter,
+    skipped: &mut Skipped,
+) -> Result<(), UnpackError> {
     let kind = entry.header().entry_type();
     if kind == EntryType::XGlobalHeader {
         return Ok(());
     }
-    let path = clean(&entry.path_bytes())?;
-    let attributes = attributes(&entry).map_err(UnpackError::Read)?;
+    let path = entry.path_bytes().into_owned();
+    meter.entry(path.len()).map_err(UnpackError::Read)?;
+    let path = clean(&path)?;
+    let attributes = attributes(entry).map_err(UnpackError::Read)?;
     let name = path.file_name().unwrap_or_default();
     if let Some(deleted) = name.as_bytes().strip_prefix(WHITEOUT.as_bytes()) {
         return delete(tree, &path, OsStr::from_bytes(deleted));
     }
     if kind.is_dir() {
         return tree.directory(&path, attributes);
+    }
+    if is_device(kind, entry) {
+        skipped.devices += 1;
+        return Ok(());
     }
     let Some((dir, name)) = tree.place(&path)? else {
         return Err(hostile(&path, "replaces the root"));
@@ -42,22 +52,21 @@ pub(super) fn place<R: Read>(tree: &mut Tree, mut entry: Entry<'_, R>) -> Result
     tree.remove(&dir, name).map_err(failed)?;
     match kind {
         EntryType::Regular | EntryType::Continuous | EntryType::GNUSparse => {
-            file(tree, &dir, name, &mut entry, attributes).map_err(failed)
+            file(tree, &dir, name, entry, attributes, meter).map_err(failed)
         }
         EntryType::Symlink => {
-            let target = link_target(&entry, &path)?;
+            let target = link_target(entry, &path)?;
             tree.forget();
             symlinkat(OsStr::from_bytes(&target), &*dir, name).map_err(|e| failed(e.into()))?;
             tree.own_at(&dir, name, attributes).map_err(failed)?;
             set_times(&dir, name, attributes).map_err(failed)
         }
         EntryType::Link => {
-            let target = clean(&link_target(&entry, &path)?)?;
+            let target = clean(&link_target(entry, &path)?)?;
             hard_link(tree, &target, &dir, name).map_err(failed)
         }
-        EntryType::Char | EntryType::Block | EntryType::Fifo => {
-            device(tree, &dir, name, kind, &entry, attributes).map_err(failed)
-        }
+        EntryType::Char => whiteout(&dir, name).map_err(failed),
+        EntryType::Fifo => fifo(tree, &dir, name, attributes).map_err(failed),
         // Kinds nobody uses for files.
         _ => Ok(()),
     }
@@ -108,12 +117,16 @@ fn file<R: Read>(
     name: &OsStr,
     entry: &mut Entry<'_, R>,
     attributes: Attributes,
+    meter: &Meter,
 ) -> io::Result<()> {
     let flags = OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::WRONLY | OFlags::CLOEXEC;
     let fd = openat(dir, name, flags, Mode::RUSR | Mode::WUSR)?;
-    let mut out = std::fs::File::from(fd);
+    let mut out = Written {
+        inner: std::fs::File::from(fd),
+        meter,
+    };
     io::copy(entry, &mut out)?;
-    let fd = OwnedFd::from(out);
+    let fd = OwnedFd::from(out.inner);
     tree.own(&fd, attributes)?;
     // After the owner: a change of owner clears set-user-id.
     fchmod(&fd, Mode::from_raw_mode(attributes.mode))?;
@@ -132,36 +145,30 @@ fn hard_link(tree: &mut Tree, target: &Path, dir: &OwnedFd, name: &OsStr) -> io:
     })
 }
 
-fn device<R: Read>(
-    tree: &Tree,
-    dir: &OwnedFd,
-    name: &OsStr,
-    kind: EntryType,
-    entry: &Entry<'_, R>,
-    attributes: Attributes,
-) -> io::Result<()> {
-    let kind = match kind {
-        EntryType::Char => FileType::CharacterDevice,
-        EntryType::Block => FileType::BlockDevice,
-        _ => FileType::Fifo,
-    };
+/// Any device but the one overlayfs has for a deletion, the character device 0/0, which leads to no driver.
+fn is_device<R: Read>(kind: EntryType, entry: &Entry<'_, R>) -> bool {
     let header = entry.header();
-    let (major, minor) = (
-        header.device_major()?.unwrap_or(0),
-        header.device_minor()?.unwrap_or(0),
+    let number = (
+        header.device_major().ok().flatten(),
+        header.device_minor().ok().flatten(),
     );
-    let number = if kind == FileType::Fifo {
-        0
-    } else {
-        makedev(major, minor)
-    };
-    match mknodat(dir, name, kind, Mode::from_raw_mode(attributes.mode), number) {
-        // Without root there are no devices, and a container gets those it needs from elsewhere.
-        Err(Errno::PERM) => return Ok(()),
-        other => other?,
+    match kind {
+        EntryType::Block => true,
+        EntryType::Char => number != (Some(0), Some(0)),
+        _ => false,
     }
+}
+
+fn fifo(tree: &Tree, dir: &OwnedFd, name: &OsStr, attributes: Attributes) -> io::Result<()> {
+    let mode = Mode::from_raw_mode(attributes.mode);
+    mknodat(dir, name, FileType::Fifo, mode, 0)?;
     tree.own_at(dir, name, attributes)?;
     set_times(dir, name, attributes)
+}
+
+/// The mark of overlayfs for something that is deleted.
+fn whiteout(dir: &OwnedFd, name: &OsStr) -> io::Result<()> {
+    Ok(mknodat(dir, name, FileType::CharacterDevice, Mode::empty(), 0)?)
 }
 
 /// Marks something of the layers below as deleted.
@@ -187,5 +194,5 @@ fn delete(tree: &mut Tree, path: &Path, name: &OsStr) -> Result<(), UnpackError>
     if exists(&dir, name) {
         return Ok(());
     }
-    mknodat(&*dir, name, FileType::CharacterDevice, Mode::empty(), 0).map_err(|e| failed(e.into()))
+    whiteout(&dir, name).map_err(failed)
 }

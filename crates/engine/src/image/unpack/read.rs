@@ -1,4 +1,4 @@
-//! Readers: decompression by what the bytes say, and counting.
+//! Readers: decompression by what the bytes say, and hashing.
 
 use crate::image::digest::{Digest, Hasher};
 use std::io::{self, BufRead, BufReader, Read};
@@ -89,20 +89,15 @@ impl<R: BufRead> Read for Frames<R> {
     }
 }
 
-/// Counts and hashes what is read, up to a limit.
-pub(super) struct Counted<R> {
+/// Hashes what is read.
+pub(super) struct Hashed<R> {
     inner: R,
     hasher: Hasher,
-    left: u64,
 }
 
-impl<R: Read> Counted<R> {
-    pub(super) fn new(inner: R, hasher: Hasher, limit: u64) -> Self {
-        Self {
-            inner,
-            hasher,
-            left: limit,
-        }
+impl<R: Read> Hashed<R> {
+    pub(super) fn new(inner: R, hasher: Hasher) -> Self {
+        Self { inner, hasher }
     }
 
     pub(super) fn digest(self) -> Digest {
@@ -110,14 +105,9 @@ impl<R: Read> Counted<R> {
     }
 }
 
-impl<R: Read> Read for Counted<R> {
+impl<R: Read> Read for Hashed<R> {
     fn read(&mut self, data: &mut [u8]) -> io::Result<usize> {
         let got = self.inner.read(data)?;
-        let size = u64::try_from(got).unwrap_or(u64::MAX);
-        self.left = self
-            .left
-            .checked_sub(size)
-            .ok_or_else(|| io::Error::other("more data than a layer may have"))?;
         self.hasher.update(data.get(..got).unwrap_or_default());
         Ok(got)
     }

@@ -16,6 +16,8 @@ use std::rc::Rc;
 
 /// Links followed on the way to one path.
 const LINKS_MAX: usize = 40;
+/// Steps to one path, links followed, for each directory that it may be deep.
+const STEPS: usize = 8;
 /// Never through a link, never out.
 const STRICT: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS);
 
@@ -37,6 +39,8 @@ pub(super) struct Tree {
     directories: BTreeMap<PathBuf, Attributes>,
     /// Only root can give files away.
     may_chown: bool,
+    /// Directories that may be in one another.
+    depth: usize,
 }
 
 /// What is at a path of the stack of layers.
@@ -48,7 +52,7 @@ enum Found {
 }
 
 impl Tree {
-    pub(super) fn open(root: &Path, lowers: &[PathBuf]) -> io::Result<Self> {
+    pub(super) fn open(root: &Path, lowers: &[PathBuf], depth: usize) -> io::Result<Self> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let lowers = lowers.iter().map(|path| open(path, flags, Mode::empty()));
         Ok(Self {
@@ -57,6 +61,7 @@ impl Tree {
             last: None,
             directories: BTreeMap::new(),
             may_chown: rustix::process::geteuid().is_root(),
+            depth,
         })
     }
 
@@ -101,13 +106,21 @@ impl Tree {
         };
         let mut queue: VecDeque<OsString> = names(path).into();
         let mut resolved = PathBuf::new();
-        let mut links = 0;
+        let (mut links, mut steps) = (0, 0);
         while let Some(name) = queue.pop_front() {
+            steps += 1;
+            if steps > self.depth * STEPS {
+                return Err(Errno::LOOP.into());
+            }
             if name == ".." {
                 resolved.pop();
                 continue;
             }
             resolved.push(&name);
+            if resolved.components().count() > self.depth {
+                let why = format!("more than {} directories in one another", self.depth);
+                return Err(io::Error::new(io::ErrorKind::FileTooLarge, why));
+            }
             if let Found::Link(target) = self.find(&resolved)? {
                 links += 1;
                 if links > LINKS_MAX {

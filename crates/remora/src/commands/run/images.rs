@@ -18,8 +18,15 @@ pub(super) fn take_in(archives: &[PathBuf], store: &Path) -> anyhow::Result<()> 
             let hint = error.hint().map(|h| format!("; {h}")).unwrap_or_default();
             anyhow::Error::from(error).context(format!("take images from {}{hint}", path.display()))
         })?;
-        for reference in taken {
+        for reference in &taken.references {
             out::note(format_args!("took {reference} from {}", path.display()));
+        }
+        if taken.devices > 0 {
+            out::note(format_args!(
+                "{} device files in {} are left out; a container gets its own devices",
+                taken.devices,
+                path.display()
+            ));
         }
     }
     Ok(())

@@ -9,6 +9,7 @@ use anyhow::Context as _;
 use remora_engine::cgroup::Hierarchy;
 use remora_engine::container::external;
 use remora_engine::registry::Credentials;
+use remora_engine::store::private;
 use remora_engine::volumes;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::Read as _;
@@ -31,12 +32,12 @@ pub(super) struct Place {
 impl Place {
     /// Takes a directory, after removing the remains of others.
     pub(super) fn take(base: &Path) -> anyhow::Result<Self> {
-        fs::create_dir_all(base)
+        private::make(base)
             .with_context(|| format!("make {} (another place is chosen by --state-dir)", base.display()))?;
         let _gate = gate(base)?;
         remove_dead(base)?;
         let directory = base.join(std::process::id().to_string());
-        // Nobody else has any business in there.
+        // Containers leave set-user-id files and Secrets in it.
         DirBuilder::new()
             .recursive(true)
             .mode(0o700)

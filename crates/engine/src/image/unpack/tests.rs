@@ -1,0 +1,205 @@
+//! Archives that ask for more than they may have.
+
+use super::*;
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use std::io::Write as _;
+use tar::{EntryType, Header};
+
+/// Small, so that no test needs much of anything.
+const SMALL: Limits = Limits {
+    bytes: 4 << 20,
+    free: 64 << 10,
+    ratio: 200,
+    entries: 50,
+    names: 2000,
+    header: 8 << 10,
+    path: 200,
+    depth: 8,
+};
+
+/// One entry, with its name as it is.
+fn entry(name: &str, kind: EntryType, data: &[u8]) -> Vec<u8> {
+    let mut header = Header::new_gnu();
+    header.set_entry_type(kind);
+    header.set_size(data.len() as u64);
+    (header.set_mode(0o755), header.set_mtime(1));
+    (header.set_uid(0), header.set_gid(0));
+    header.as_gnu_mut().unwrap().name[..name.len()].copy_from_slice(name.as_bytes());
+    header.set_cksum();
+    let padding = data.len().next_multiple_of(512) - data.len();
+    [header.as_bytes(), data, &vec![0; padding]].concat()
+}
+
+fn symlink(name: &str, target: &str) -> Vec<u8> {
+    let mut header = Header::new_gnu();
+    header.set_entry_type(EntryType::Symlink);
+    header.set_size(0);
+    (header.set_mode(0o777), header.set_mtime(1));
+    (header.set_uid(0), header.set_gid(0));
+    let old = header.as_gnu_mut().unwrap();
+    old.name[..name.len()].copy_from_slice(name.as_bytes());
+    old.linkname[..target.len()].copy_from_slice(target.as_bytes());
+    header.set_cksum();
+    header.as_bytes().to_vec()
+}
+
+/// A sparse file without any data, of this size.
+fn sparse(name: &str, size: u64) -> Vec<u8> {
+    let mut bytes = entry(name, EntryType::GNUSparse, b"");
+    let mut header = Header::new_gnu();
+    header.as_mut_bytes().copy_from_slice(&bytes[..512]);
+    let gnu = header.as_gnu_mut().unwrap();
+    // One empty piece at the end: all before it is a hole. Large numbers are written in base 256.
+    for field in [&mut gnu.sparse[0].offset, &mut gnu.realsize] {
+        field[4..].copy_from_slice(&size.to_be_bytes());
+        field[0] = 0x80;
+    }
+    gnu.sparse[0].numbytes.copy_from_slice(b"00000000000\0");
+    header.set_cksum();
+    bytes[..512].copy_from_slice(header.as_bytes());
+    bytes
+}
+
+fn gzip(bytes: &[u8]) -> Vec<u8> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
+    encoder.write_all(bytes).unwrap();
+    encoder.finish().unwrap()
+}
+
+/// Unpacks, and gives the whole chain of reasons if that fails.
+fn unpacked(packed: &[u8], plain: &[u8], limits: Limits) -> Result<Skipped, String> {
+    let dir = tempfile::tempdir().unwrap();
+    let done = unpack(packed, dir.path(), &[], &Digest::of(plain), limits);
+    done.map_err(|error| {
+        let hint = error.hint().unwrap_or_default();
+        let source = std::error::Error::source(&error).map(ToString::to_string);
+        format!("{error}: {}; {hint}", source.unwrap_or_default())
+    })
+}
+
+#[track_caller]
+fn refused(archive: &[u8], why: &str) {
+    let error = unpacked(archive, archive, SMALL).unwrap_err();
+    assert!(error.contains(why) && error.contains("hostile"), "{error}");
+}
+
+#[test]
+fn a_decompression_bomb_is_stopped() {
+    let plain = entry("zeros", EntryType::Regular, &vec![0; 3 << 20]);
+    let packed = gzip(&plain);
+    assert!(plain.len() > packed.len() * 200);
+    let error = unpacked(&packed, &plain, SMALL).unwrap_err();
+    assert!(error.contains("200 times what was read"), "{error}");
+    // The same without compression is no bomb, and what is small may have any ratio.
+    unpacked(&plain, &plain, SMALL).unwrap();
+    let little = entry("zeros", EntryType::Regular, &[0; 60 << 10]);
+    unpacked(&gzip(&little), &little, SMALL).unwrap();
+    // Nor may what comes after the end of the archive be one.
+    let after = [entry("x", EntryType::Regular, b""), vec![0; 3 << 20]].concat();
+    assert!(unpacked(&gzip(&after), &after, SMALL).is_err());
+}
+
+#[test]
+fn more_than_a_layer_may_have_is_stopped() {
+    refused(
+        &entry("big", EntryType::Regular, &vec![7; 5 << 20]),
+        "more than 4194304 bytes",
+    );
+}
+
+#[test]
+fn holes_of_sparse_files_count_as_content() {
+    for size in [1 << 20, u64::MAX >> 1] {
+        for name in ["file", ".wh.deleted", ".wh..wh..opq", "../out"] {
+            let archive = sparse(name, size);
+            let error = unpacked(&archive, &archive, SMALL).unwrap_err();
+            let expected = if name == "../out" {
+                "points out"
+            } else {
+                "content has more than"
+            };
+            assert!(error.contains(expected), "{name}: {error}");
+        }
+    }
+    let small = sparse("file", 4096);
+    unpacked(&small, &small, SMALL).unwrap();
+}
+
+#[test]
+fn headers_do_not_fill_the_memory() {
+    let long = vec![b'a'; 9 << 10];
+    let record = [b"9999 path=".as_slice(), &long, b"\n"].concat();
+    for kind in [EntryType::GNULongName, EntryType::GNULongLink] {
+        refused(
+            &[entry("l", kind, &long), entry("x", EntryType::Regular, b"")].concat(),
+            "headers of an entry",
+        );
+    }
+    let pax = entry("p", EntryType::XHeader, &record);
+    refused(
+        &[pax, entry("x", EntryType::Regular, b"")].concat(),
+        "headers of an entry",
+    );
+    // A size that no archive can have, behind little data.
+    let mut endless = entry("p", EntryType::XHeader, b"");
+    endless[124..136].copy_from_slice(b"77777777777\0");
+    let mut header = Header::new_gnu();
+    header.as_mut_bytes().copy_from_slice(&endless[..512]);
+    header.set_cksum();
+    endless[..512].copy_from_slice(header.as_bytes());
+    let packed = gzip(&[endless.clone(), vec![b'x'; 100 << 10]].concat());
+    let error = unpacked(&packed, &endless, SMALL).unwrap_err();
+    assert!(error.contains("headers of an entry"), "{error}");
+    // A directory with content is strange, not hostile: its content is no header.
+    let strange = [
+        entry("d/", EntryType::Directory, &[0; 20 << 10]),
+        entry("g", EntryType::XGlobalHeader, &[b'x'; 20 << 10]),
+    ];
+    let strange = strange.concat();
+    unpacked(&strange, &strange, SMALL).unwrap();
+}
+
+#[test]
+fn entries_and_their_names_are_counted() {
+    let many = |count: usize, name: &dyn Fn(usize) -> String| -> Vec<u8> {
+        (0..count)
+            .flat_map(|i| entry(&name(i), EntryType::Regular, b""))
+            .collect()
+    };
+    let short = |i| format!("f{i}");
+    unpacked(&many(50, &short), &many(50, &short), SMALL).unwrap();
+    refused(&many(51, &short), "more than 50 entries");
+    refused(&many(40, &|i| format!("{}{i}", "n".repeat(60))), "bytes of names");
+    let long = [
+        entry("l", EntryType::GNULongName, "p/".repeat(101).as_bytes()),
+        entry("x", EntryType::Regular, b""),
+    ];
+    refused(&long.concat(), "a path has more than 200 bytes");
+}
+
+#[test]
+fn directories_are_not_endlessly_deep() {
+    let deep = "d/".repeat(8) + "f";
+    let fine = entry(&deep, EntryType::Regular, b"");
+    unpacked(&fine, &fine, SMALL).unwrap();
+    refused(
+        &entry(&format!("d/{deep}"), EntryType::Regular, b""),
+        "directories in one another",
+    );
+    // Nor through a link.
+    let linked = [
+        entry("a/a/a/a/a/", EntryType::Directory, b""),
+        symlink("l", "a/a/a/a/a"),
+        entry("l/b/b/b/b/b/f", EntryType::Regular, b""),
+    ];
+    refused(&linked.concat(), "directories in one another");
+    // A link that goes to and fro takes time and leads nowhere.
+    let fro = [
+        entry("a/", EntryType::Directory, b""),
+        symlink("l", &"a/../".repeat(18)),
+        symlink("m", &"l/".repeat(10)),
+        entry("m/f", EntryType::Regular, b""),
+    ];
+    assert!(unpacked(&fro.concat(), &fro.concat(), SMALL).is_err());
+}
