@@ -1,6 +1,7 @@
 //! What every connection of a proxy shares.
 
 use crate::access::{Log, Record};
+use crate::budget::{Budget, Permit};
 use crate::crowd::Crowd;
 use crate::decision::Decision;
 use crate::dns::Dns;
@@ -16,7 +17,6 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Times and sizes.
 #[derive(Debug, Clone, Copy)]
@@ -137,7 +137,7 @@ pub struct Context {
     pub(crate) profiling: bool,
     pub(crate) drain: Drain,
     pub(crate) pool: Arc<Pool>,
-    pub(crate) budget: Arc<Semaphore>,
+    pub(crate) budget: Arc<Budget>,
     held: AtomicUsize,
     pub(crate) crowd: Arc<Crowd>,
     log: Arc<dyn Fn(&Record) + Send + Sync>,
@@ -149,7 +149,7 @@ pub struct Context {
 /// See [`Context::hold`].
 pub struct Hold {
     ctx: Arc<Context>,
-    _permit: OwnedSemaphorePermit,
+    _permit: Permit,
 }
 
 impl Drop for Hold {
@@ -200,7 +200,7 @@ impl Context {
             profiling,
             drain: Drain::default(),
             pool,
-            budget: Arc::new(Semaphore::new(limits.connections)),
+            budget: Arc::new(Budget::new(limits.connections)),
             held: AtomicUsize::new(0),
             crowd: Arc::new(Crowd::new(limits.judged)),
             log: Arc::new(log),
@@ -237,15 +237,13 @@ impl Context {
     /// Captured connections, tunnels from others and their streams that are open.
     pub fn open(&self) -> usize {
         let held = self.held.load(Ordering::Relaxed);
-        self.limits
-            .connections
-            .saturating_sub(self.budget.available_permits() + held)
+        self.budget.used().saturating_sub(held)
     }
 
     /// Keeps the proxy from ending its drain for lack of work, until it is dropped or the drain is cut. `None` when
     /// there is no room, and so enough work.
     pub fn hold(self: &Arc<Self>) -> Option<Hold> {
-        let permit = Arc::clone(&self.budget).try_acquire_owned().ok()?;
+        let permit = self.budget.local().ok()?;
         self.held.fetch_add(1, Ordering::Relaxed);
         Some(Hold {
             ctx: Arc::clone(self),

@@ -8,6 +8,7 @@
 
 use crate::access::{self, Direction, Failure};
 use crate::admit::{self, Arrival, Entry, Inbound, Refused};
+use crate::budget::{FULL, Full, Permit};
 use crate::connections::{Carriage, Ends, Watch};
 use crate::context::Context;
 use crate::copy::{self, Counters};
@@ -79,16 +80,12 @@ pub(crate) async fn handle(visitor: Visitor, ctx: Arc<Context>) {
         destination: local,
         speaker,
         place,
+        mut permit,
     } = visitor;
     // Boxed: what the handshake needs is given back before the long part begins.
-    let shaken = tokio::time::timeout(ctx.limits.handshake, Box::pin(shake(stream, &ctx))).await;
-    let (id, connection) = match shaken {
-        Ok(Ok(shaken)) => shaken,
-        Ok(Err(failure)) => return log_failure(&ctx, [address, local], failure),
-        Err(_) => {
-            let failure = Failure::new(access::Reason::Tls, "the handshake took too long");
-            return log_failure(&ctx, [address, local], failure);
-        }
+    let (id, connection) = match Box::pin(shake_in_time(stream, &mut permit, &ctx)).await {
+        Ok(shaken) => shaken,
+        Err(failure) => return log_failure(&ctx, [address, local], failure),
     };
     drop(place);
     let caller = Arc::new(Caller {
@@ -103,6 +100,25 @@ pub(crate) async fn handle(visitor: Visitor, ctx: Arc<Context>) {
 
 /// Boxed: it is large, and would be held twice on its way.
 type Tunnel = Box<h2::server::Connection<TlsStream<Batched>, Bytes>>;
+
+/// A tunnel of a mesh peer, which has a share of the connections.
+async fn shake_in_time(
+    stream: TcpStream,
+    permit: &mut Permit,
+    ctx: &Context,
+) -> Result<(SpiffeId, Tunnel), Failure> {
+    let (id, connection) = tokio::select! {
+        shaken = shake(stream, ctx) => shaken?,
+        () = tokio::time::sleep(ctx.limits.handshake) => {
+            return Err(Failure::new(access::Reason::Tls, "the handshake took too long"));
+        }
+        () = permit.evicted() => return Err(guard::made_room()),
+    };
+    permit
+        .authenticated(&id)
+        .map_err(|Full| Failure::new(access::Reason::Overload, FULL))?;
+    Ok((id, connection))
+}
 
 async fn shake(stream: TcpStream, ctx: &Context) -> Result<(SpiffeId, Tunnel), Failure> {
     let failed =
@@ -221,11 +237,8 @@ async fn stream_task(
         Some(caller.id.clone()),
         Carriage::Hbone,
     ));
-    let result = match Arc::clone(&ctx.budget).try_acquire_owned() {
-        Err(_) => Err(Refusal::unavailable(
-            access::Reason::Overload,
-            "too many connections",
-        )),
+    let result = match ctx.budget.peer(&caller.id) {
+        Err(Full) => Err(Refusal::unavailable(access::Reason::Overload, FULL)),
         Ok(_permit) => match judged(named, &mut respond, caller, &ctx).await {
             Ok(accepted) => carry(receive, &mut respond, accepted, caller, &ctx, &watch).await,
             Err(refusal) => Err(refusal),
@@ -347,7 +360,7 @@ async fn carry(
     let destination = accepted.destination;
     let ended = tokio::select! {
         biased;
-        why = guard::cut(ctx, traffic, || decide(ctx, caller, destination).refused) => Err(why),
+        why = guard::cut(ctx, traffic, std::future::pending(), || decide(ctx, caller, destination).refused) => Err(why),
         copied = copy::tunnel(&mut accepted.upstream, &mut send, &mut receive, &counters) => {
             copied.map_err(Failure::reset)
         }
