@@ -38,6 +38,8 @@ pub struct Limits {
     pub idle: Duration,
     /// A pooled tunnel that nobody uses is closed after this; one of somebody else's after twice this.
     pub pool_idle: Duration,
+    /// How long open connections may go on after the certificate of their peer expired or lost its root.
+    pub certificate_grace: Duration,
     /// How long open connections may go on after the drain began.
     pub drain: Duration,
     /// Endpoints that are tried before a connection fails.
@@ -56,6 +58,7 @@ impl Default for Limits {
             // istio: the idle timeout of TCP connections is one hour.
             idle: Duration::from_hours(1),
             pool_idle: Duration::from_mins(5),
+            certificate_grace: Duration::from_hours(1),
             drain: Duration::from_secs(5),
             attempts: 3,
         }

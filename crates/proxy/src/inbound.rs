@@ -23,7 +23,7 @@ use crate::sniff::{Sniffer, Speech};
 use crate::socket::{self, Batched, Speaker};
 use crate::{copy, guard};
 use bytes::Bytes;
-use remora_mtls::{SpiffeId, Wire};
+use remora_mtls::{PeerCertificate, PeerRole, SpiffeId, Wire};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -73,7 +73,7 @@ struct Arrival<'a> {
 enum Near {
     /// What was read already, and the rest.
     Plain(Bytes, TcpStream),
-    Tls(Box<TlsStream<Batched>>, SpiffeId),
+    Tls(Box<TlsStream<Batched>>, Box<PeerCertificate>),
 }
 
 impl Near {
@@ -128,14 +128,14 @@ impl Arrival<'_> {
             Treatment::EndTls => {
                 // If that fails the stream is gone with the handshake, which says why to the peer.
                 let stream = Batched::starting_with(first, stream);
-                let (tls, id) = unless_evicted(permit, Box::pin(self.end_tls(stream))).await?;
-                Near::Tls(Box::new(tls), id)
+                let (tls, certificate) = unless_evicted(permit, Box::pin(self.end_tls(stream))).await?;
+                Near::Tls(Box::new(tls), Box::new(certificate))
             }
             Treatment::PassOn | Treatment::Refuse => Near::Plain(first, stream),
         };
         let admitted = match &near {
             Near::Plain(..) => permit.plaintext(),
-            Near::Tls(_, id) => permit.authenticated(id),
+            Near::Tls(_, certificate) => permit.authenticated(certificate.id()),
         };
         if admitted == Err(Full) {
             near.reset();
@@ -145,7 +145,7 @@ impl Arrival<'_> {
         drop(place);
         let (id, carriage) = match &near {
             Near::Plain(..) => (None, Carriage::Plain),
-            Near::Tls(_, id) => (Some(id.clone()), Carriage::IstioMtls),
+            Near::Tls(_, certificate) => (Some(certificate.id().clone()), Carriage::IstioMtls),
         };
         let ends = [self.source, self.destination];
         self.watch
@@ -204,20 +204,21 @@ impl Arrival<'_> {
         Ok((speech, Some(upstream)))
     }
 
-    async fn end_tls(&self, stream: Batched) -> Result<(TlsStream<Batched>, SpiffeId), Failure> {
+    async fn end_tls(&self, stream: Batched) -> Result<(TlsStream<Batched>, PeerCertificate), Failure> {
+        let roots = self.ctx.identity.roots();
         let acceptor = TlsAcceptor::from(self.ctx.identity.server(Wire::Istio));
         let mut tls = tokio::time::timeout(self.ctx.limits.handshake, acceptor.accept(stream))
             .await
             .map_err(|_| Failure::new(Reason::Tls, "the handshake took too long"))?
             .map_err(|error| Failure::new(Reason::Tls, format_args!("TLS handshake: {error}")))?;
         let certificates = tls.get_ref().1.peer_certificates();
-        let id = self
+        let certificate = self
             .ctx
             .identity
-            .peer(certificates)
+            .peer_certificate(certificates, PeerRole::Client, roots)
             .map_err(|error| Failure::new(Reason::Tls, error))?;
         tls.get_mut().1.set_buffer_limit(Some(TLS_BUFFER));
-        Ok((tls, id))
+        Ok((tls, certificate))
     }
 
     fn refused(&self, id: Option<&SpiffeId>) -> Option<Refused> {
@@ -283,23 +284,26 @@ impl Arrival<'_> {
         id: Option<&SpiffeId>,
         permit: &Permit,
     ) -> Result<(), (Near, Failure)> {
-        let cut = guard::cut(self.ctx, self.watch.traffic(), permit.evicted(), || {
-            self.refused(id)
-        });
+        let (ctx, traffic) = (self.ctx, self.watch.traffic());
+        let refused = || self.refused(id);
         let ended = match &mut near {
             Near::Plain(first, stream) => {
                 let prefix = std::mem::take(first);
                 tokio::select! {
                     biased;
-                    why = cut => Err(why),
-                    copied = copy::sockets(prefix, stream, far, self.watch.traffic()) => copied.map_err(Failure::reset),
+                    why = guard::cut(ctx, traffic, guard::evicted(permit), refused) => Err(why),
+                    copied = copy::sockets(prefix, stream, far, traffic) => copied.map_err(Failure::reset),
                 }
             }
-            Near::Tls(stream, _) => tokio::select! {
-                biased;
-                why = cut => Err(why),
-                copied = copy::streams(&mut **stream, far, self.watch.traffic()) => copied.map_err(Failure::reset),
-            },
+            Near::Tls(stream, certificate) => {
+                // Boxed: plaintext connections do not need the room.
+                let expired = Box::pin(guard::expired(ctx, certificate));
+                tokio::select! {
+                    biased;
+                    why = guard::cut(ctx, traffic, expired, refused) => Err(why),
+                    copied = copy::streams(&mut **stream, far, traffic) => copied.map_err(Failure::reset),
+                }
+            }
         };
         ended.map_err(|why| (near, why))
     }
@@ -312,7 +316,7 @@ async fn unless_evicted<T>(
 ) -> Result<T, Failure> {
     tokio::select! {
         done = work => done,
-        () = permit.evicted() => Err(guard::made_room()),
+        why = guard::evicted(permit) => Err(why),
     }
 }
 
