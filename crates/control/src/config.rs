@@ -32,7 +32,7 @@ pub struct Config {
     #[serde(default = "one_day", deserialize_with = "duration")]
     pub certificate_life: Duration,
     /// The longest that may be asked for.
-    #[serde(default = "ninety_days", deserialize_with = "duration")]
+    #[serde(default = "one_day", deserialize_with = "duration")]
     pub longest_certificate_life: Duration,
     /// How often the files are looked at.
     #[serde(default = "one_second", deserialize_with = "duration")]
@@ -54,10 +54,6 @@ fn server_names() -> Vec<String> {
 
 fn one_day() -> Duration {
     Duration::from_hours(24)
-}
-
-fn ninety_days() -> Duration {
-    Duration::from_hours(90 * 24)
 }
 
 fn one_second() -> Duration {

@@ -30,6 +30,8 @@ pub struct Options {
     pub trust_domain: String,
     /// The name of the cluster.
     pub cluster: String,
+    /// Choices for the pods of the control plane, laid over [`pilot`].
+    pub pilot: Value,
     /// Laid over the values of the installation.
     pub values: Value,
     /// Laid over the mesh configuration.
@@ -46,13 +48,50 @@ impl Default for Options {
             replicas: 2,
             trust_domain: "cluster.local".to_owned(),
             cluster: "Kubernetes".to_owned(),
+            pilot: json!({}),
             values: json!({}),
             mesh: json!({}),
         }
     }
 }
 
+/// What can be chosen for the pods of the control plane, with what is chosen unless said otherwise. Names are those of
+/// Istio's charts where these have one.
+pub fn pilot() -> Value {
+    json!({
+        // The control plane keeps the whole mesh in memory: about 90 MB for 100,000 workloads.
+        "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"memory": "1Gi"}},
+        "nodeSelector": {},
+        "tolerations": [],
+        // Laid over: on nodes of their own, where there are enough.
+        "affinity": {},
+        // Without a control plane no pod of the mesh is created, so it must not be evicted before them.
+        "priorityClassName": "system-cluster-critical",
+        "imagePullSecrets": [],
+        "podSecurityContext": {"runAsNonRoot": true, "runAsUser": 1337, "runAsGroup": 1337,
+            "seccompProfile": {"type": "RuntimeDefault"}},
+        "securityContext": {"allowPrivilegeEscalation": false, "readOnlyRootFilesystem": true,
+            "capabilities": {"drop": ["ALL"]}},
+        "failurePolicy": "Fail",
+        "maxWorkloadCertTTL": "24h",
+        "networkPolicy": {
+            "enabled": true,
+            // Empty: from everywhere. The API server is often outside the cluster or on a node's network, and so may
+            // workloads be.
+            "discoveryFrom": [],
+            "webhookFrom": [],
+            // Probes of the kubelet come from the pod's own node, which is always allowed.
+            "monitoringFrom": [{"namespaceSelector": {}}]}})
+}
+
 impl Options {
+    /// What holds for the pods of the control plane.
+    fn pilot(&self) -> Value {
+        let mut chosen = pilot();
+        overlay(&mut chosen, &self.pilot);
+        chosen
+    }
+
     /// `istiod`, or `istiod-REVISION`.
     fn name(&self) -> String {
         self.suffixed("istiod")
@@ -105,8 +144,23 @@ pub fn objects(options: &Options) -> Vec<Value> {
     all.extend(config_maps(options));
     all.extend(workload::objects(options));
     // Last: the API server asks from the moment it knows them.
-    all.extend(webhooks::objects(options));
+    all.extend(hooks(options));
     all
+}
+
+/// The webhook configurations. What happens to pods while nobody answers is up to the installer; advice is never waited
+/// for.
+fn hooks(options: &Options) -> [Value; 2] {
+    let mut configurations = webhooks::objects(options);
+    let policy = &options.pilot()["failurePolicy"];
+    for configuration in &mut configurations {
+        let injects = configuration["kind"] == "MutatingWebhookConfiguration";
+        let entries = configuration["webhooks"].as_array_mut().filter(|_| injects);
+        for entry in entries.into_iter().flatten() {
+            entry["failurePolicy"] = policy.clone();
+        }
+    }
+    configurations
 }
 
 fn config_maps(options: &Options) -> [Value; 2] {

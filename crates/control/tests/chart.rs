@@ -43,7 +43,8 @@ fn plain(value: &Go) -> Value {
 type Function = fn(&[Go]) -> Result<Go, TemplateError>;
 
 /// As Helm has them.
-const FUNCTIONS: [(&str, Function); 5] = [
+const FUNCTIONS: [(&str, Function); 6] = [
+    ("list", |args| Ok(Go::List(args.to_vec().into()))),
     ("int", |args| Ok(args[0].clone())),
     ("quote", |args| {
         Ok(go(&json!(format!("{:?}", args[0].to_string()))))
@@ -132,6 +133,8 @@ fn with_its_own_values_it_is_what_install_prints() {
         replicas: 1,
         trust_domain: "example.org".to_owned(),
         cluster: "east".to_owned(),
+        pilot: json!({"tolerations": [{"operator": "Exists"}], "failurePolicy": "Ignore",
+            "affinity": {"nodeAffinity": {"x": "y"}}, "priorityClassName": "", "networkPolicy": {"enabled": false}}),
         values: json!({"global": {"proxy": {"logLevel": "debug"}}}),
         mesh: json!({"accessLogFile": "/dev/stdout", "defaultConfig": {"concurrency": 2}}),
     };
@@ -143,7 +146,9 @@ fn with_its_own_values_it_is_what_install_prints() {
 #[test]
 fn values_given_to_helm_are_options_given_to_install() {
     let given = json!({"hub": "example.com", "revision": "r2", "replicas": 3, "imagePullPolicy": "Always",
-        "trustDomain": "td", "values": {"global": {"network": "n"}}, "meshConfig": {"enableTracing": true}});
+        "trustDomain": "td", "pilot": {"resources": {"limits": {"memory": "2Gi"}}, "maxWorkloadCertTTL": "1h",
+            "nodeSelector": {"disk": "fast"}, "imagePullSecrets": [{"name": "s"}], "priorityClassName": "mine",
+            "networkPolicy": {"webhookFrom": [{"ipBlock": {"cidr": "10.0.0.1/32"}}]}}, "values": {"global": {"network": "n"}}, "meshConfig": {"enableTracing": true}});
     let defaults = Options::default();
     let same = Options {
         image: format!("example.com/{}", defaults.image),
@@ -151,6 +156,9 @@ fn values_given_to_helm_are_options_given_to_install() {
         replicas: 3,
         pull_policy: Some("Always".to_owned()),
         trust_domain: "td".to_owned(),
+        pilot: json!({"resources": {"limits": {"memory": "2Gi"}}, "maxWorkloadCertTTL": "1h",
+            "nodeSelector": {"disk": "fast"}, "imagePullSecrets": [{"name": "s"}], "priorityClassName": "mine",
+            "networkPolicy": {"webhookFrom": [{"ipBlock": {"cidr": "10.0.0.1/32"}}]}}),
         values: json!({"global": {"network": "n"}}),
         mesh: json!({"enableTracing": true}),
         ..defaults.clone()

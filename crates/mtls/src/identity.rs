@@ -4,7 +4,9 @@
 //! what they were made with. Nothing is ever taken away: a certificate stays until a better one comes.
 
 use crate::config::{self, ConfigError, Wire};
-use crate::{Clock, Credentials, PeerError, SpiffeId, TrustDomains, peer_identity};
+use crate::{
+    Clock, Credentials, PeerCertificate, PeerError, PeerRole, Roots, SpiffeId, TrustDomains, peer_identity,
+};
 use rustls::pki_types::CertificateDer;
 use rustls::{ClientConfig, ServerConfig};
 use std::collections::HashMap;
@@ -120,6 +122,33 @@ impl Identity {
     /// Who is at the other end of a finished handshake; see [`peer_identity`].
     pub fn peer(&self, certificates: Option<&[CertificateDer<'_>]>) -> Result<SpiffeId, PeerError> {
         peer_identity(certificates, &self.domains, self.now())
+    }
+
+    /// What the peer proved in a finished handshake, to be looked at again with [`check`](Self::check). `roots` are
+    /// those in force before the handshake began.
+    pub fn peer_certificate(
+        &self,
+        certificates: Option<&[CertificateDer<'_>]>,
+        role: PeerRole,
+        roots: Arc<Roots>,
+    ) -> Result<PeerCertificate, PeerError> {
+        PeerCertificate::new(certificates, role, &self.domains, roots, self.now())
+    }
+
+    /// Whether a peer would be believed now: its certificate is valid and leads to a root in force.
+    pub fn check(&self, peer: &PeerCertificate) -> Result<(), PeerError> {
+        peer.check_dates(self.now())?;
+        self.check_roots(peer)
+    }
+
+    /// Whether a peer's certificate leads to a root in force, whatever the time is.
+    pub fn check_roots(&self, peer: &PeerCertificate) -> Result<(), PeerError> {
+        peer.check_roots(&self.roots(), &self.domains)
+    }
+
+    /// The roots in force.
+    pub fn roots(&self) -> Arc<Roots> {
+        Arc::clone(&self.generation().credentials.roots)
     }
 
     /// The credentials in force.

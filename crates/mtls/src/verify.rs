@@ -117,7 +117,7 @@ impl Verifier {
     }
 }
 
-fn canonical(domains: &TrustDomains, id: &SpiffeId) -> Result<SpiffeId, PeerError> {
+pub(crate) fn canonical(domains: &TrustDomains, id: &SpiffeId) -> Result<SpiffeId, PeerError> {
     domains.canonical(id).ok_or_else(|| PeerError::TrustDomain {
         id: id.clone(),
         own: domains.own().to_owned(),

@@ -228,6 +228,10 @@ impl Watch {
         }
     }
 
+    pub(crate) fn connection(&self) -> &Arc<Connection> {
+        &self.connection
+    }
+
     pub(crate) fn traffic(&self) -> &Traffic {
         &self.connection.traffic
     }

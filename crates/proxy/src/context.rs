@@ -1,6 +1,7 @@
 //! What every connection of a proxy shares.
 
 use crate::access::{Log, Record};
+use crate::budget::{Budget, Permit};
 use crate::crowd::Crowd;
 use crate::decision::Decision;
 use crate::dns::Dns;
@@ -16,7 +17,6 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Times and sizes.
 #[derive(Debug, Clone, Copy)]
@@ -38,6 +38,8 @@ pub struct Limits {
     pub idle: Duration,
     /// A pooled tunnel that nobody uses is closed after this; one of somebody else's after twice this.
     pub pool_idle: Duration,
+    /// How long open connections may go on after the certificate of their peer expired or lost its root.
+    pub certificate_grace: Duration,
     /// How long open connections may go on after the drain began.
     pub drain: Duration,
     /// Endpoints that are tried before a connection fails.
@@ -56,6 +58,7 @@ impl Default for Limits {
             // istio: the idle timeout of TCP connections is one hour.
             idle: Duration::from_hours(1),
             pool_idle: Duration::from_mins(5),
+            certificate_grace: Duration::from_hours(1),
             drain: Duration::from_secs(5),
             attempts: 3,
         }
@@ -137,7 +140,7 @@ pub struct Context {
     pub(crate) profiling: bool,
     pub(crate) drain: Drain,
     pub(crate) pool: Arc<Pool>,
-    pub(crate) budget: Arc<Semaphore>,
+    pub(crate) budget: Arc<Budget>,
     held: AtomicUsize,
     pub(crate) crowd: Arc<Crowd>,
     log: Arc<dyn Fn(&Record) + Send + Sync>,
@@ -149,7 +152,7 @@ pub struct Context {
 /// See [`Context::hold`].
 pub struct Hold {
     ctx: Arc<Context>,
-    _permit: OwnedSemaphorePermit,
+    _permit: Permit,
 }
 
 impl Drop for Hold {
@@ -200,7 +203,7 @@ impl Context {
             profiling,
             drain: Drain::default(),
             pool,
-            budget: Arc::new(Semaphore::new(limits.connections)),
+            budget: Arc::new(Budget::new(limits.connections)),
             held: AtomicUsize::new(0),
             crowd: Arc::new(Crowd::new(limits.judged)),
             log: Arc::new(log),
@@ -237,15 +240,13 @@ impl Context {
     /// Captured connections, tunnels from others and their streams that are open.
     pub fn open(&self) -> usize {
         let held = self.held.load(Ordering::Relaxed);
-        self.limits
-            .connections
-            .saturating_sub(self.budget.available_permits() + held)
+        self.budget.used().saturating_sub(held)
     }
 
     /// Keeps the proxy from ending its drain for lack of work, until it is dropped or the drain is cut. `None` when
     /// there is no room, and so enough work.
     pub fn hold(self: &Arc<Self>) -> Option<Hold> {
-        let permit = Arc::clone(&self.budget).try_acquire_owned().ok()?;
+        let permit = self.budget.local().ok()?;
         self.held.fetch_add(1, Ordering::Relaxed);
         Some(Hold {
             ctx: Arc::clone(self),

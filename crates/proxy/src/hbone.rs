@@ -8,6 +8,7 @@
 
 use crate::access::{self, Direction, Failure};
 use crate::admit::{self, Arrival, Entry, Inbound, Refused};
+use crate::budget::{FULL, Full, Permit};
 use crate::connections::{Carriage, Ends, Watch};
 use crate::context::Context;
 use crate::copy::{self, Counters};
@@ -22,7 +23,7 @@ use bytes::Bytes;
 use h2::server::SendResponse;
 use h2::{Reason, RecvStream};
 use http::{Method, Request, Response, StatusCode};
-use remora_mtls::{SpiffeId, Wire};
+use remora_mtls::{PeerCertificate, PeerRole, SpiffeId, Wire};
 use std::future::poll_fn;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -39,11 +40,17 @@ const SECOND: Duration = Duration::from_secs(1);
 /// Who called, from where, and where it arrived.
 #[derive(Debug)]
 struct Caller {
-    id: SpiffeId,
+    certificate: PeerCertificate,
     address: SocketAddr,
     local: IpAddr,
     speaker: Speaker,
     manners: Manners,
+}
+
+impl Caller {
+    fn id(&self) -> &SpiffeId {
+        self.certificate.id()
+    }
 }
 
 /// How a tunnel is used.
@@ -79,20 +86,16 @@ pub(crate) async fn handle(visitor: Visitor, ctx: Arc<Context>) {
         destination: local,
         speaker,
         place,
+        mut permit,
     } = visitor;
     // Boxed: what the handshake needs is given back before the long part begins.
-    let shaken = tokio::time::timeout(ctx.limits.handshake, Box::pin(shake(stream, &ctx))).await;
-    let (id, connection) = match shaken {
-        Ok(Ok(shaken)) => shaken,
-        Ok(Err(failure)) => return log_failure(&ctx, [address, local], failure),
-        Err(_) => {
-            let failure = Failure::new(access::Reason::Tls, "the handshake took too long");
-            return log_failure(&ctx, [address, local], failure);
-        }
+    let (certificate, connection) = match Box::pin(shake_in_time(stream, &mut permit, &ctx)).await {
+        Ok(shaken) => shaken,
+        Err(failure) => return log_failure(&ctx, [address, local], failure),
     };
     drop(place);
     let caller = Arc::new(Caller {
-        id,
+        certificate,
         address,
         local: local.ip(),
         speaker,
@@ -104,18 +107,38 @@ pub(crate) async fn handle(visitor: Visitor, ctx: Arc<Context>) {
 /// Boxed: it is large, and would be held twice on its way.
 type Tunnel = Box<h2::server::Connection<TlsStream<Batched>, Bytes>>;
 
-async fn shake(stream: TcpStream, ctx: &Context) -> Result<(SpiffeId, Tunnel), Failure> {
+/// A tunnel of a mesh peer, which has a share of the connections.
+async fn shake_in_time(
+    stream: TcpStream,
+    permit: &mut Permit,
+    ctx: &Context,
+) -> Result<(PeerCertificate, Tunnel), Failure> {
+    let (certificate, connection) = tokio::select! {
+        shaken = shake(stream, ctx) => shaken?,
+        () = tokio::time::sleep(ctx.limits.handshake) => {
+            return Err(Failure::new(access::Reason::Tls, "the handshake took too long"));
+        }
+        why = guard::evicted(permit) => return Err(why),
+    };
+    permit
+        .authenticated(certificate.id())
+        .map_err(|Full| Failure::new(access::Reason::Overload, FULL))?;
+    Ok((certificate, connection))
+}
+
+async fn shake(stream: TcpStream, ctx: &Context) -> Result<(PeerCertificate, Tunnel), Failure> {
     let failed =
         |reason, what: &str, why: &dyn std::fmt::Display| Failure::new(reason, format_args!("{what}{why}"));
+    let roots = ctx.identity.roots();
     let acceptor = TlsAcceptor::from(ctx.identity.server(Wire::Hbone));
     let mut tls = acceptor
         .accept(Batched::new(stream))
         .await
         .map_err(|e| failed(access::Reason::Tls, "TLS handshake: ", &e))?;
     let certificates = tls.get_ref().1.peer_certificates();
-    let id = ctx
+    let certificate = ctx
         .identity
-        .peer(certificates)
+        .peer_certificate(certificates, PeerRole::Client, roots)
         .map_err(|e| failed(access::Reason::Tls, "", &e))?;
     tls.get_mut().1.set_buffer_limit(Some(TLS_BUFFER));
     let connection = h2::server::Builder::new()
@@ -129,24 +152,33 @@ async fn shake(stream: TcpStream, ctx: &Context) -> Result<(SpiffeId, Tunnel), F
         .handshake(tls)
         .await
         .map_err(|e| failed(access::Reason::Tunnel, "HTTP/2 handshake: ", &e))?;
-    Ok((id, Box::new(connection)))
+    Ok((certificate, Box::new(connection)))
 }
 
-/// Accepts streams; at the start of a drain, or when nobody uses the tunnel, tells the peer to send no more.
+/// Accepts streams. The peer is told to send no more at the start of a drain, when nobody uses the tunnel, and when the
+/// peer's certificate expires or its root is removed. Open streams then have a grace to end.
+// istio: ztunnel reads the identity once; its tunnels outlive the certificates they rest on.
 async fn streams(mut connection: Tunnel, caller: &Arc<Caller>, ctx: &Arc<Context>) {
     let pings = connection.ping_pong();
+    let valid = guard::remaining(ctx, &caller.certificate);
     // Every message of every stream wakes this.
     let over = rarely(Box::pin(async {
         tokio::select! {
             () = keep_alive(pings) => {}
             () = ctx.drain.reached(Phase::Cut) => {}
+            () = tokio::time::sleep(valid + ctx.limits.certificate_grace) => {}
         }
     }));
-    let draining = rarely(Box::pin(ctx.drain.reached(Phase::Draining)));
-    let pause = || rarely(Box::pin(tokio::time::sleep(ctx.limits.pool_idle)));
-    let quiet = pause();
+    let draining = rarely(Box::pin(async {
+        tokio::select! {
+            () = ctx.drain.reached(Phase::Draining) => {}
+            () = tokio::time::sleep(valid) => {}
+        }
+    }));
+    let pause = |time| rarely(Box::pin(tokio::time::sleep(time)));
+    let quiet = pause(ctx.limits.pool_idle);
     tokio::pin!(over, draining, quiet);
-    let mut told = false;
+    let (mut told, mut distrusted) = (false, false);
     let mut used = Instant::now();
     let mut second = used;
     loop {
@@ -157,8 +189,17 @@ async fn streams(mut connection: Tunnel, caller: &Arc<Caller>, ctx: &Arc<Context
                 told = true;
                 connection.graceful_shutdown();
             }
-            () = &mut quiet, if !told => {
-                quiet.set(pause());
+            () = &mut quiet, if !told || distrusted => {
+                if distrusted {
+                    return;
+                }
+                quiet.set(pause(ctx.limits.pool_idle));
+                if ctx.identity.check(&caller.certificate).is_err() {
+                    (told, distrusted) = (true, true);
+                    quiet.set(pause(ctx.limits.certificate_grace));
+                    connection.graceful_shutdown();
+                    continue;
+                }
                 let open = caller.manners.open.load(Ordering::Relaxed);
                 if open == 0 && used.elapsed() >= ctx.limits.pool_idle * 2 {
                     told = true;
@@ -166,7 +207,17 @@ async fn streams(mut connection: Tunnel, caller: &Arc<Caller>, ctx: &Arc<Context
                 }
             }
             stream = connection.accept() => {
-                let Some(Ok((request, respond))) = stream else { return };
+                let Some(Ok((request, mut respond))) = stream else { return };
+                if ctx.identity.check(&caller.certificate).is_err() {
+                    // The peer may ask again in another tunnel, with the certificate it has now.
+                    respond.send_reset(Reason::REFUSED_STREAM);
+                    if !distrusted {
+                        (told, distrusted) = (true, true);
+                        quiet.set(pause(ctx.limits.certificate_grace));
+                        connection.graceful_shutdown();
+                    }
+                    continue;
+                }
                 used = Instant::now();
                 // Not the request itself: its headers would be kept as long as the connection.
                 let named = authority(&request, &ctx.mesh, caller.local);
@@ -218,14 +269,11 @@ async fn stream_task(
     watch.know(Ends::inbound(
         &ctx,
         ends,
-        Some(caller.id.clone()),
+        Some(caller.id().clone()),
         Carriage::Hbone,
     ));
-    let result = match Arc::clone(&ctx.budget).try_acquire_owned() {
-        Err(_) => Err(Refusal::unavailable(
-            access::Reason::Overload,
-            "too many connections",
-        )),
+    let result = match ctx.budget.peer(caller.id()) {
+        Err(Full) => Err(Refusal::unavailable(access::Reason::Overload, FULL)),
         Ok(_permit) => match judged(named, &mut respond, caller, &ctx).await {
             Ok(accepted) => carry(receive, &mut respond, accepted, caller, &ctx, &watch).await,
             Err(refusal) => Err(refusal),
@@ -278,7 +326,7 @@ pub(crate) fn authority<B>(request: &Request<B>, mesh: &Mesh, local: IpAddr) -> 
 fn decide(ctx: &Context, caller: &Caller, destination: SocketAddr) -> Inbound {
     let arrival = Arrival {
         source: caller.address.ip(),
-        id: Some(caller.id.clone()),
+        id: Some(caller.id().clone()),
         destination,
         entry: Entry::Tunnel,
     };
@@ -347,7 +395,7 @@ async fn carry(
     let destination = accepted.destination;
     let ended = tokio::select! {
         biased;
-        why = guard::cut(ctx, traffic, || decide(ctx, caller, destination).refused) => Err(why),
+        why = guard::cut(ctx, traffic, std::future::pending(), || decide(ctx, caller, destination).refused) => Err(why),
         copied = copy::tunnel(&mut accepted.upstream, &mut send, &mut receive, &counters) => {
             copied.map_err(Failure::reset)
         }

@@ -13,6 +13,7 @@
 
 use crate::access::{Direction, Failure, Reason};
 use crate::admit::{self, Entry, Refused, Treatment, treatment};
+use crate::budget::{FULL, Full, Permit};
 use crate::connections::{Carriage, Ends, Watch};
 use crate::context::Context;
 use crate::crowd::Place;
@@ -22,7 +23,7 @@ use crate::sniff::{Sniffer, Speech};
 use crate::socket::{self, Batched, Speaker};
 use crate::{copy, guard};
 use bytes::Bytes;
-use remora_mtls::{SpiffeId, Wire};
+use remora_mtls::{PeerCertificate, PeerRole, SpiffeId, Wire};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -72,7 +73,16 @@ struct Arrival<'a> {
 enum Near {
     /// What was read already, and the rest.
     Plain(Bytes, TcpStream),
-    Tls(Box<TlsStream<Batched>>, SpiffeId),
+    Tls(Box<TlsStream<Batched>>, Box<PeerCertificate>),
+}
+
+impl Near {
+    fn reset(&self) {
+        match self {
+            Self::Plain(_, stream) => crate::outbound::reset(stream),
+            Self::Tls(stream, _) => crate::outbound::reset(stream.get_ref().0.get_ref()),
+        }
+    }
 }
 
 /// Serves one captured connection.
@@ -83,6 +93,7 @@ pub(crate) async fn handle(visitor: Visitor, ctx: Arc<Context>) {
         destination,
         speaker,
         place,
+        mut permit,
     } = visitor;
     let ends = [source, destination];
     let watch = Watch::new(&ctx, Direction::Inbound, ends);
@@ -93,7 +104,8 @@ pub(crate) async fn handle(visitor: Visitor, ctx: Arc<Context>) {
         ctx: &ctx,
         watch: &watch,
     };
-    let failure = arrival.serve(stream, place).await.err();
+    permit.follow(watch.connection());
+    let failure = arrival.serve(stream, place, &mut permit).await.err();
     if failure.is_some() {
         // Perhaps it never came to knowing more.
         watch.know(Ends::inbound(&ctx, ends, None, Carriage::Plain));
@@ -102,30 +114,43 @@ pub(crate) async fn handle(visitor: Visitor, ctx: Arc<Context>) {
 }
 
 impl Arrival<'_> {
-    async fn serve(&self, stream: TcpStream, place: Option<Place>) -> Result<(), Failure> {
+    async fn serve(
+        &self,
+        stream: TcpStream,
+        place: Option<Place>,
+        permit: &mut Permit,
+    ) -> Result<(), Failure> {
         let mut sniffer = Sniffer::new(stream);
-        let decided = Box::pin(self.decide(&mut sniffer)).await;
+        let decided = unless_evicted(permit, Box::pin(self.decide(&mut sniffer))).await;
         let (treatment, upstream) = decided.inspect_err(|_| crate::outbound::reset(sniffer.get_ref()))?;
         let (first, stream) = sniffer.into_parts();
         let near = match treatment {
             Treatment::EndTls => {
                 // If that fails the stream is gone with the handshake, which says why to the peer.
                 let stream = Batched::starting_with(first, stream);
-                let (tls, id) = Box::pin(self.end_tls(stream)).await?;
-                Near::Tls(Box::new(tls), id)
+                let (tls, certificate) = unless_evicted(permit, Box::pin(self.end_tls(stream))).await?;
+                Near::Tls(Box::new(tls), Box::new(certificate))
             }
             Treatment::PassOn | Treatment::Refuse => Near::Plain(first, stream),
         };
+        let admitted = match &near {
+            Near::Plain(..) => permit.plaintext(),
+            Near::Tls(_, certificate) => permit.authenticated(certificate.id()),
+        };
+        if admitted == Err(Full) {
+            near.reset();
+            return Err(Failure::new(Reason::Overload, FULL));
+        }
         // It has said what it had to say; what it may is up to policy.
         drop(place);
         let (id, carriage) = match &near {
             Near::Plain(..) => (None, Carriage::Plain),
-            Near::Tls(_, id) => (Some(id.clone()), Carriage::IstioMtls),
+            Near::Tls(_, certificate) => (Some(certificate.id().clone()), Carriage::IstioMtls),
         };
         let ends = [self.source, self.destination];
         self.watch
             .know(Ends::inbound(self.ctx, ends, id.clone(), carriage));
-        self.carry(near, id.as_ref(), upstream).await
+        self.carry(near, id.as_ref(), upstream, permit).await
     }
 
     /// What to do with it; with a connection to the application where that was opened to find out.
@@ -174,25 +199,26 @@ impl Arrival<'_> {
                 ready.map_err(|error| Failure::reset(format_args!("reset by the application: {error}")))?;
                 Speech::Plain
             }
-            why = guard::cut(self.ctx, self.watch.traffic(), || self.refused(None)) => return Err(why),
+            why = guard::cut(self.ctx, self.watch.traffic(), std::future::pending(), || self.refused(None)) => return Err(why),
         };
         Ok((speech, Some(upstream)))
     }
 
-    async fn end_tls(&self, stream: Batched) -> Result<(TlsStream<Batched>, SpiffeId), Failure> {
+    async fn end_tls(&self, stream: Batched) -> Result<(TlsStream<Batched>, PeerCertificate), Failure> {
+        let roots = self.ctx.identity.roots();
         let acceptor = TlsAcceptor::from(self.ctx.identity.server(Wire::Istio));
         let mut tls = tokio::time::timeout(self.ctx.limits.handshake, acceptor.accept(stream))
             .await
             .map_err(|_| Failure::new(Reason::Tls, "the handshake took too long"))?
             .map_err(|error| Failure::new(Reason::Tls, format_args!("TLS handshake: {error}")))?;
         let certificates = tls.get_ref().1.peer_certificates();
-        let id = self
+        let certificate = self
             .ctx
             .identity
-            .peer(certificates)
+            .peer_certificate(certificates, PeerRole::Client, roots)
             .map_err(|error| Failure::new(Reason::Tls, error))?;
         tls.get_mut().1.set_buffer_limit(Some(TLS_BUFFER));
-        Ok((tls, id))
+        Ok((tls, certificate))
     }
 
     fn refused(&self, id: Option<&SpiffeId>) -> Option<Refused> {
@@ -221,6 +247,7 @@ impl Arrival<'_> {
         near: Near,
         id: Option<&SpiffeId>,
         upstream: Option<TcpStream>,
+        permit: &Permit,
     ) -> Result<(), Failure> {
         let mut far = None;
         let opened = async {
@@ -237,14 +264,11 @@ impl Arrival<'_> {
             Err(why) => Err((near, why)),
             Ok(upstream) => {
                 self.watch.established();
-                self.copy(near, far.insert(upstream), id).await
+                self.copy(near, far.insert(upstream), id, permit).await
             }
         };
         ended.map_err(|(near, why)| {
-            match &near {
-                Near::Plain(_, stream) => crate::outbound::reset(stream),
-                Near::Tls(stream, _) => crate::outbound::reset(stream.get_ref().0.get_ref()),
-            }
+            near.reset();
             if let Some(far) = &far {
                 crate::outbound::reset(far);
             }
@@ -258,24 +282,41 @@ impl Arrival<'_> {
         mut near: Near,
         far: &mut TcpStream,
         id: Option<&SpiffeId>,
+        permit: &Permit,
     ) -> Result<(), (Near, Failure)> {
-        let cut = guard::cut(self.ctx, self.watch.traffic(), || self.refused(id));
+        let (ctx, traffic) = (self.ctx, self.watch.traffic());
+        let refused = || self.refused(id);
         let ended = match &mut near {
             Near::Plain(first, stream) => {
                 let prefix = std::mem::take(first);
                 tokio::select! {
                     biased;
-                    why = cut => Err(why),
-                    copied = copy::sockets(prefix, stream, far, self.watch.traffic()) => copied.map_err(Failure::reset),
+                    why = guard::cut(ctx, traffic, guard::evicted(permit), refused) => Err(why),
+                    copied = copy::sockets(prefix, stream, far, traffic) => copied.map_err(Failure::reset),
                 }
             }
-            Near::Tls(stream, _) => tokio::select! {
-                biased;
-                why = cut => Err(why),
-                copied = copy::streams(&mut **stream, far, self.watch.traffic()) => copied.map_err(Failure::reset),
-            },
+            Near::Tls(stream, certificate) => {
+                // Boxed: plaintext connections do not need the room.
+                let expired = Box::pin(guard::expired(ctx, certificate));
+                tokio::select! {
+                    biased;
+                    why = guard::cut(ctx, traffic, expired, refused) => Err(why),
+                    copied = copy::streams(&mut **stream, far, traffic) => copied.map_err(Failure::reset),
+                }
+            }
         };
         ended.map_err(|why| (near, why))
+    }
+}
+
+/// Does the work, unless the connection has to make room for another before it is done.
+async fn unless_evicted<T>(
+    permit: &Permit,
+    work: impl Future<Output = Result<T, Failure>>,
+) -> Result<T, Failure> {
+    tokio::select! {
+        done = work => done,
+        why = guard::evicted(permit) => Err(why),
     }
 }
 

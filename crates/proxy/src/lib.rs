@@ -11,6 +11,7 @@ pub mod access;
 mod admin;
 pub mod admit;
 pub mod balance;
+mod budget;
 pub mod connections;
 pub mod context;
 mod copy;

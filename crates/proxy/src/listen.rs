@@ -1,6 +1,7 @@
 //! Accepts connections and sees a proxy through its end.
 
 use crate::access::{Direction, Failure, Reason};
+use crate::budget::{FULL, Permit};
 use crate::connections::{Carriage, Ends, Watch};
 use crate::context::Context;
 use crate::crowd::Place;
@@ -15,7 +16,6 @@ use std::sync::Arc;
 use std::task::{self, Poll};
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::JoinSet;
 
 /// Waits after an error of accept, so that a proxy without descriptors does not spin.
@@ -125,7 +125,7 @@ pub async fn serve(ctx: Arc<Context>, listeners: Listeners, stop: impl Future<Ou
 
 /// Looked at only while a proxy ends, so connections need not report.
 async fn nothing_open(ctx: &Context) {
-    while ctx.budget.available_permits() < ctx.limits.connections {
+    while ctx.budget.used() > 0 {
         tokio::time::sleep(LOOK).await;
     }
 }
@@ -213,8 +213,12 @@ fn last_ones(door: Door, listener: TcpListener, ctx: &Arc<Context>) {
 fn start(door: Door, stream: TcpStream, address: SocketAddr, ctx: &Arc<Context>) {
     // Before any handshake: small messages must not wait for acknowledgements.
     let _ = stream.set_nodelay(true);
-    let Ok(permit) = Arc::clone(&ctx.budget).try_acquire_owned() else {
-        return refuse(door, &stream, address, ctx, "too many connections");
+    let permit = match door.kind {
+        Kind::Outbound => ctx.budget.local(),
+        Kind::Inbound | Kind::Hbone => ctx.budget.source(address.ip()),
+    };
+    let Ok(permit) = permit else {
+        return refuse(door, &stream, address, ctx, FULL);
     };
     let place = match door.kind {
         // The pod's own connections are judged at once.
@@ -245,28 +249,23 @@ fn start(door: Door, stream: TcpStream, address: SocketAddr, ctx: &Arc<Context>)
         destination,
         speaker: speaker(door, [address, destination], ctx),
         place,
+        permit,
     };
-    send_on(door, visitor, permit, Arc::clone(ctx));
+    send_on(door, visitor, Arc::clone(ctx));
 }
 
 /// On its way. A task each, so that none is as large as the largest.
-fn send_on(door: Door, visitor: Visitor, permit: OwnedSemaphorePermit, ctx: Arc<Context>) {
+fn send_on(door: Door, visitor: Visitor, ctx: Arc<Context>) {
     // istio: rules of interception mode TPROXY take connections to the tunnel port too, and its proxies hand them on
     // to where they were going.
     let tunnel = door.transparent && visitor.destination.port() == HBONE_PORT;
     match door.kind {
         Kind::Outbound => drop(tokio::spawn(async move {
-            let _permit = permit;
+            let _permit = visitor.permit;
             outbound::handle(visitor.stream, [visitor.source, visitor.destination], ctx).await;
         })),
-        Kind::Inbound if !tunnel => drop(tokio::spawn(async move {
-            let _permit = permit;
-            inbound::handle(visitor, ctx).await;
-        })),
-        Kind::Inbound | Kind::Hbone => drop(tokio::spawn(async move {
-            let _permit = permit;
-            hbone::handle(visitor, ctx).await;
-        })),
+        Kind::Inbound if !tunnel => drop(tokio::spawn(inbound::handle(visitor, ctx))),
+        Kind::Inbound | Kind::Hbone => drop(tokio::spawn(hbone::handle(visitor, ctx))),
     }
 }
 
@@ -274,7 +273,7 @@ fn send_on(door: Door, visitor: Visitor, permit: OwnedSemaphorePermit, ctx: Arc<
 pub async fn hand_over(ctx: Arc<Context>, stream: TcpStream, destination: SocketAddr) {
     let _ = stream.set_nodelay(true);
     let Ok(source) = stream.peer_addr() else { return };
-    let Ok(_permit) = Arc::clone(&ctx.budget).try_acquire_owned() else {
+    let Ok(_permit) = ctx.budget.local() else {
         return outbound::reset(&stream);
     };
     outbound::handle(stream, [source, destination], ctx).await;
@@ -306,6 +305,8 @@ pub(crate) struct Visitor {
     pub(crate) speaker: Speaker,
     /// Given back when it was judged.
     pub(crate) place: Option<Place>,
+    /// Kept for as long as the connection is open.
+    pub(crate) permit: Permit,
 }
 
 /// As whom the application is spoken to. A pod that calls itself is not: its answers would never leave it.
@@ -387,6 +388,7 @@ mod tests {
             destination: address,
             speaker: crate::socket::Speaker::Proxy,
             place: context.crowd.enter(address.ip()),
+            permit: context.budget.source(address.ip()).unwrap(),
         };
         let shared = Arc::clone(&context);
         let inbound = size_of_val(&crate::inbound::handle(visitor(stream, address), shared));
@@ -394,7 +396,7 @@ mod tests {
         let shared = Arc::clone(&context);
         let tunnel = size_of_val(&crate::hbone::handle(visitor(stream, address), shared));
         assert!(
-            outbound <= 1500 && inbound <= 2200 && tunnel <= 900,
+            outbound <= 1500 && inbound <= 2400 && tunnel <= 900,
             "outbound {outbound}, inbound {inbound}, tunnel {tunnel} bytes"
         );
     }

@@ -173,7 +173,7 @@ async fn carry(
     traffic: &Traffic,
 ) -> Result<(), Failure> {
     // Nobody's policy is ours to keep on the way out.
-    let cut = guard::cut(ctx, traffic, || None);
+    let cut = guard::cut(ctx, traffic, std::future::pending(), || None);
     match upstream {
         Upstream::Plain(mut far) => {
             let ended = tokio::select! {

@@ -13,7 +13,7 @@ use bytes::Bytes;
 use h2::client::SendRequest;
 use h2::{Ping, PingPong, Reason, RecvStream, SendStream};
 use http::{Method, Request, StatusCode, Version};
-use remora_mtls::{Identity, SpiffeId, Wire};
+use remora_mtls::{Identity, PeerCertificate, PeerRole, SpiffeId, Wire};
 use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
@@ -50,6 +50,10 @@ struct Slot {
 
 struct Tunnelled {
     requests: SendRequest<Bytes>,
+    /// Of the server.
+    certificate: PeerCertificate,
+    /// Our certificate it was opened with.
+    generation: u64,
     load: Arc<Load>,
 }
 
@@ -171,7 +175,7 @@ impl Pool {
                 continue;
             }
             if let Some(known) = &mut *tunnel
-                && known.takes_work()
+                && known.takes_work(identity)
             {
                 return Ok((known.requests.clone(), Ticket::take(&known.load)));
             }
@@ -230,11 +234,14 @@ impl Pool {
 }
 
 impl Tunnelled {
-    /// Whether it is open, with room, and the peer has not said that it wants no more.
-    fn takes_work(&mut self) -> bool {
+    /// Whether it is open, with room, and the peer has not said that it wants no more. A new certificate of ours gets a
+    /// new tunnel, so that a stream never rests on an old one; and the server must still be believed.
+    fn takes_work(&mut self, identity: &Identity) -> bool {
         let mut now = std::task::Context::from_waker(std::task::Waker::noop());
         let load = &self.load;
-        load.open.load(Ordering::Acquire)
+        self.generation == identity.generation_number()
+            && identity.check(&self.certificate).is_ok()
+            && load.open.load(Ordering::Acquire)
             && load.streams.load(Ordering::Acquire) < load.room.load(Ordering::Acquire)
             // A peer that drains says so long before the last stream ends.
             && !matches!(self.requests.poll_ready(&mut now), std::task::Poll::Ready(Err(_)))
@@ -293,9 +300,10 @@ async fn dial(key: &Key, identity: &Identity, limits: &Limits) -> Result<Tunnell
     let stream = socket::connect(address, limits.connect)
         .await
         .map_err(|error| PoolError::Connect(address, error))?;
+    let generation = identity.generation_number();
     let config = identity.client(std::slice::from_ref(&key.peer), Wire::Hbone)?;
     let shaking = shake(stream, TlsConnector::from(config), key, identity);
-    let (requests, mut connection) = tokio::time::timeout(limits.handshake, shaking)
+    let (certificate, requests, mut connection) = tokio::time::timeout(limits.handshake, shaking)
         .await
         .map_err(|_| PoolError::Slow(key.peer.clone(), address))??;
     let load = Arc::new(Load {
@@ -321,7 +329,12 @@ async fn dial(key: &Key, identity: &Identity, limits: &Limits) -> Result<Tunnell
         }
         watched.open.store(false, Ordering::Release);
     });
-    Ok(Tunnelled { requests, load })
+    Ok(Tunnelled {
+        requests,
+        certificate,
+        generation,
+        load,
+    })
 }
 
 type Connection = h2::client::Connection<tokio_rustls::client::TlsStream<Batched>, Bytes>;
@@ -331,7 +344,8 @@ async fn shake(
     connector: TlsConnector,
     key: &Key,
     identity: &Identity,
-) -> Result<(SendRequest<Bytes>, Connection), PoolError> {
+) -> Result<(PeerCertificate, SendRequest<Bytes>, Connection), PoolError> {
+    let roots = identity.roots();
     // The name decides nothing: the certificate is judged by its identity.
     let name = rustls::pki_types::ServerName::IpAddress(key.address.ip().into());
     let mut tls = connector
@@ -339,11 +353,11 @@ async fn shake(
         .await
         .map_err(|error| PoolError::Handshake(key.peer.clone(), key.address, error))?;
     // A resumed session was not verified again: it may rest on a certificate that is over.
-    identity
-        .peer(tls.get_ref().1.peer_certificates())
+    let certificate = identity
+        .peer_certificate(tls.get_ref().1.peer_certificates(), PeerRole::Server, roots)
         .map_err(|error| PoolError::Handshake(key.peer.clone(), key.address, io::Error::other(error)))?;
     tls.get_mut().1.set_buffer_limit(Some(TLS_BUFFER));
-    h2::client::Builder::new()
+    let (requests, connection) = h2::client::Builder::new()
         .initial_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
         .max_frame_size(FRAME)
@@ -351,7 +365,8 @@ async fn shake(
         .enable_push(false)
         .handshake(tls)
         .await
-        .map_err(|error| PoolError::Http(key.address, error))
+        .map_err(|error| PoolError::Http(key.address, error))?;
+    Ok((certificate, requests, connection))
 }
 
 /// Ends when the peer no longer answers.

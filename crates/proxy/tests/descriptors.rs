@@ -119,6 +119,16 @@ async fn under_a_small_limit() {
         open.push(TcpSocket::new_v4().unwrap().connect(to).await.unwrap());
     }
     let (heard, _) = knock(TcpSocket::new_v4().unwrap(), to).await;
-    assert_eq!(heard.unwrap_err().kind(), ErrorKind::ConnectionReset);
-    assert_eq!(next(&mut records).await, "too many connections");
+    // On a machine that is very busy the first of them counts as idle by now and makes room.
+    let limited = async {
+        loop {
+            let said = next(&mut records).await;
+            if said == "too many connections" || said.contains("make room") {
+                return said;
+            }
+        }
+    };
+    let said = limited.await;
+    let reset = heard.is_err_and(|error| error.kind() == ErrorKind::ConnectionReset);
+    assert_eq!(reset, said == "too many connections", "{said}");
 }

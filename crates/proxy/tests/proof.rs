@@ -13,6 +13,8 @@
 mod crash;
 #[path = "proof/ends.rs"]
 mod ends;
+#[path = "proof/expiry.rs"]
+mod expiry;
 #[path = "proof/hostile.rs"]
 mod hostile;
 #[path = "proof/interop.rs"]

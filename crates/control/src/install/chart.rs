@@ -4,7 +4,7 @@
 //! expressions. So there is one description of an installation, and a chart rendered with its own values is that
 //! installation (without the namespace, which is Helm's to make).
 
-use super::{Options, mesh_config, objects, values, webhooks as hooks};
+use super::{Options, hooks, mesh_config, objects, pilot, values};
 use remora_pod::yaml;
 use serde_json::{Value, json};
 
@@ -31,6 +31,8 @@ const MARKS: [(&str, &str); 9] = [
 ];
 /// The revision as it was given, which is empty for the default one.
 const GIVEN: &str = "mark-given";
+/// In front of what is chosen for the control plane's pods.
+const PILOT: &str = "mark-pilot-";
 const REPLICAS: u32 = 424_242;
 const ONLY_DEFAULT: &str = "mark-only-default";
 const END: &str = "mark-end";
@@ -57,6 +59,7 @@ pub fn chart(options: &Options) -> Vec<File> {
         replicas: REPLICAS,
         trust_domain: "mark-trust-domain".to_owned(),
         cluster: "mark-cluster".to_owned(),
+        pilot: marked_pilot(),
         values: json!({}),
         mesh: json!({}),
     };
@@ -67,12 +70,9 @@ pub fn chart(options: &Options) -> Vec<File> {
             "Namespace" | "ConfigMap" | "MutatingWebhookConfiguration" | "ValidatingWebhookConfiguration" => {
             }
             "Deployment" => control.push(deployment(object)),
-            "PodDisruptionBudget" => {
-                control.push(format!(
-                    "{{{{- if gt (int .Values.replicas) 1 }}}}\n{}{{{{- end }}}}\n",
-                    template(&object)
-                ));
-            }
+            "PodDisruptionBudget" => control.push(only_if("gt (int .Values.replicas) 1", &object)),
+            "NetworkPolicy" => control.push(only_if(".Values.pilot.networkPolicy.enabled", &object)),
+            "ResourceQuota" => control.push(only_if(".Values.pilot.priorityClassName", &object)),
             "Service" => control.push(template(&object)),
             _ => rights.push(template(&object)),
         }
@@ -98,6 +98,28 @@ pub fn chart(options: &Options) -> Vec<File> {
     ]
 }
 
+fn only_if(condition: &str, object: &Value) -> String {
+    format!("{{{{- if {condition} }}}}\n{}{{{{- end }}}}\n", template(object))
+}
+
+/// The choices for the control plane's pods, each in place of its value the mark of where it is found.
+fn marked_pilot() -> Value {
+    let mut marked = pilot();
+    for (key, value) in marked.as_object_mut().into_iter().flatten() {
+        match (key.as_str(), value) {
+            // Laid over when the chart is rendered.
+            ("affinity", _) => {}
+            ("networkPolicy", Value::Object(choices)) => {
+                for (choice, value) in choices.iter_mut().filter(|(choice, _)| *choice != "enabled") {
+                    *value = json!(format!("{PILOT}networkPolicy.{choice}"));
+                }
+            }
+            (key, value) => *value = json!(format!("{PILOT}{key}")),
+        }
+    }
+    marked
+}
+
 fn file(path: &'static str, documents: &[String]) -> File {
     File {
         path,
@@ -109,10 +131,11 @@ fn own_values(options: &Options) -> String {
     let (hub, image, tag) = super::split(&options.image);
     let own = json!({"hub": hub, "image": image, "tag": tag, "imagePullPolicy": options.pull_policy.clone().unwrap_or_default(),
         "replicas": options.replicas, "revision": options.revision, "trustDomain": options.trust_domain,
-        "cluster": options.cluster, "values": options.values, "meshConfig": options.mesh});
+        "cluster": options.cluster, "pilot": options.pilot(), "values": options.values, "meshConfig": options.mesh});
     let about = "# Image of the control plane and of the sidecars: [hub/]image:tag.\n\
         # revision: empty for the default one. values: laid over the installation's, as Istio's charts have them.\n\
-        # meshConfig: laid over the mesh configuration.\n";
+        # meshConfig: laid over the mesh configuration. pilot: the pods of the control plane; affinity is laid over a\n\
+        # preference for nodes of their own.\n";
     format!("{about}{}", yaml::write(&own))
 }
 
@@ -122,8 +145,8 @@ fn webhooks(marked: &Options) -> [Value; 2] {
         revision: String::new(),
         ..marked.clone()
     };
-    let mut all = hooks::objects(marked);
-    for (configuration, default) in all.iter_mut().zip(hooks::objects(&default)) {
+    let mut all = hooks(marked);
+    for (configuration, default) in all.iter_mut().zip(hooks(&default)) {
         let Some(entries) = configuration["webhooks"].as_array_mut() else {
             continue;
         };
@@ -149,7 +172,12 @@ fn deployment(mut object: Value) -> String {
         }
     }
     container["imagePullPolicy"] = json!("mark-pull-policy");
-    template(&object)
+    let affinity = std::mem::replace(
+        &mut object["spec"]["template"]["spec"]["affinity"],
+        json!("mark-affinity"),
+    );
+    let merged = format!("mergeOverwrite {} .Values.pilot.affinity", expression(&affinity));
+    template(&object).replace("mark-affinity", &format!("{{{{ toJson ({merged}) }}}}"))
 }
 
 /// An object as text with expressions.
@@ -174,6 +202,9 @@ fn expressed(line: &str) -> String {
     }
     if line.contains(&REPLICAS.to_string()) {
         return line.replace(&REPLICAS.to_string(), "{{ .Values.replicas }}");
+    }
+    if let Some((key, path)) = line.split_once(PILOT) {
+        return format!("{key}{{{{ toJson .Values.pilot.{path} }}}}");
     }
     // The whole value may be anything a person types, so it is quoted.
     for (mark, expression) in MARKS.into_iter().chain([(GIVEN, ".Values.revision")]) {
@@ -219,6 +250,10 @@ fn expression(value: &Value) -> String {
                 .map(|(key, value)| format!("{key:?} {}", expression(value)))
                 .collect();
             format!("(dict {})", pairs.join(" "))
+        }
+        Value::Array(items) => {
+            let items: Vec<String> = items.iter().map(expression).collect();
+            format!("(list {})", items.join(" "))
         }
         Value::String(text) => sentence(text),
         other => other.to_string(),

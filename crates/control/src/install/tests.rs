@@ -79,3 +79,86 @@ fn nobody_may_do_more_than_the_work_needs() {
         }
     }
 }
+
+/// The control plane must not be the first to be evicted, nor take a node's memory.
+#[test]
+fn the_control_plane_is_bounded_protected_and_given_time_to_start() {
+    let all = objects(&Options::default());
+    let pod = &find(&all, "Deployment")["spec"]["template"]["spec"];
+    let container = &pod["containers"][0];
+    assert_eq!(container["resources"]["limits"]["memory"], "1Gi");
+    assert!(container["startupProbe"]["httpGet"].is_object());
+    assert_eq!(pod["priorityClassName"], "system-cluster-critical");
+    let quota = &find(&all, "ResourceQuota")["spec"]["scopeSelector"]["matchExpressions"][0];
+    assert_eq!(
+        quota["values"],
+        json!(["system-cluster-critical"]),
+        "providers that need a quota admit it"
+    );
+    let env = container["env"].as_array().unwrap();
+    let life = env
+        .iter()
+        .find(|variable| variable["name"] == "MAX_WORKLOAD_CERT_TTL")
+        .unwrap();
+    assert_eq!(life["value"], "24h");
+}
+
+/// The API server may be anywhere; metrics are for the cluster; nothing else is open.
+#[test]
+fn a_network_policy_opens_only_the_ports_that_are_served() {
+    let all = objects(&Options::default());
+    let spec = &find(&all, "NetworkPolicy")["spec"];
+    assert_eq!(spec["policyTypes"], json!(["Ingress"]));
+    assert_eq!(spec["podSelector"], find(&all, "Deployment")["spec"]["selector"]);
+    let from = |port: u16| {
+        let rules = spec["ingress"].as_array().unwrap();
+        rules
+            .iter()
+            .find(|rule| rule["ports"][0]["port"] == port)
+            .unwrap()["from"]
+            .clone()
+    };
+    assert_eq!(
+        [from(15012), from(15017)],
+        [json!([]), json!([])],
+        "from everywhere"
+    );
+    assert_eq!(from(15014), json!([{"namespaceSelector": {}}]));
+    assert_eq!(spec["ingress"].as_array().unwrap().len(), 3);
+    let without = Options {
+        pilot: json!({"networkPolicy": {"enabled": false}}),
+        ..Options::default()
+    };
+    assert!(
+        objects(&without)
+            .iter()
+            .all(|object| object["kind"] != "NetworkPolicy")
+    );
+}
+
+#[test]
+fn the_failure_policy_is_chosen_for_injection_and_never_for_advice() {
+    let options = Options {
+        pilot: json!({"failurePolicy": "Ignore"}),
+        ..Options::default()
+    };
+    for (options, expected) in [(Options::default(), "Fail"), (options, "Ignore")] {
+        let all = objects(&options);
+        let policies = |kind| {
+            let entries = find(&all, kind)["webhooks"].as_array().unwrap().iter();
+            entries
+                .map(|entry| entry["failurePolicy"].clone())
+                .collect::<Vec<_>>()
+        };
+        assert!(
+            policies("MutatingWebhookConfiguration")
+                .iter()
+                .all(|policy| policy == expected)
+        );
+        assert!(
+            policies("ValidatingWebhookConfiguration")
+                .iter()
+                .all(|policy| policy == "Ignore")
+        );
+    }
+}

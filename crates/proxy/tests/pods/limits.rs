@@ -39,6 +39,78 @@ fn a_source_that_proves_nothing_is_refused_and_disturbs_nobody_else() {
     }
 }
 
+/// The proxy cannot see that a request is only half sent: the connections are open, and stay open.
+#[test]
+fn one_plaintext_source_cannot_take_the_connections_of_mesh_peers() {
+    let scene = Scene::guarded(Limits {
+        connections: 40,
+        ..limits()
+    });
+    scene.serve(8080, echo);
+    let application = SocketAddr::new(scene.lab.eth0.peer(false), 8080);
+    let mut held = Vec::new();
+    for _ in 0..150 {
+        let Ok(mut stream) = scene.outsider(application) else {
+            continue;
+        };
+        if exchange(&mut stream, b"GET / HTTP/1.1\r\n").is_ok() {
+            held.push(stream);
+        }
+    }
+    assert!(
+        held.len() >= 30,
+        "an idle proxy gives one source nearly everything: {}",
+        held.len()
+    );
+    // A mesh client with another address, then one that shares the address of the flood.
+    for ipv6 in [true, false] {
+        for request in 0..20 {
+            let answered = scene.attempt(service(ipv6));
+            assert!(answered.is_ok(), "request {request}, IPv6 {ipv6}: {answered:?}");
+        }
+    }
+}
+
+/// More connections of mesh peers than the reserve holds: connections without an identity make room.
+#[test]
+fn plaintext_connections_make_room_for_mesh_peers() {
+    let scene = Scene::guarded(Limits {
+        connections: 40,
+        ..limits()
+    });
+    scene.serve(8080, echo);
+    let application = SocketAddr::new(scene.lab.eth0.peer(false), 8080);
+    let mut plaintext = Vec::new();
+    for _ in 0..34 {
+        let mut stream = scene.outsider(application).unwrap();
+        exchange(&mut stream, b"GET / HTTP/1.1\r\n").unwrap();
+        plaintext.push(stream);
+    }
+    let mut kept = Vec::new();
+    for _ in 0..20 {
+        let mut stream = scene.connect(service(false));
+        exchange(&mut stream, b"with an identity").unwrap();
+        kept.push(stream);
+    }
+    for stream in &mut kept {
+        exchange(stream, b"still there").unwrap();
+    }
+    let closed = plaintext
+        .iter_mut()
+        .filter_map(|stream| exchange(stream, b"rest").err());
+    assert!(closed.count() >= 14, "they made room");
+    let errors: Vec<String> = scene
+        .server
+        .records
+        .try_iter()
+        .filter_map(|record| record.error)
+        .collect();
+    assert!(
+        errors.iter().any(|error| error.contains("make room")),
+        "{errors:?}"
+    );
+}
+
 #[test]
 fn requests_that_are_taken_back_too_fast_end_their_tunnel() {
     let scene = Scene::guarded(Limits {

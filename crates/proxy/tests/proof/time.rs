@@ -9,14 +9,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, SystemTime};
 
-const HOUR: i64 = 3600;
+pub(crate) const HOUR: i64 = 3600;
 
 /// A clock that can be moved, in seconds.
 #[derive(Clone, Default)]
-struct Moved(Arc<AtomicI64>);
+pub(crate) struct Moved(Arc<AtomicI64>);
 
 impl Moved {
-    fn by(&self, seconds: i64) {
+    pub(crate) fn by(&self, seconds: i64) {
         self.0.store(seconds, Ordering::Relaxed);
     }
 
@@ -30,18 +30,18 @@ impl Moved {
         }
     }
 
-    fn clock(&self) -> Clock {
+    pub(crate) fn clock(&self) -> Clock {
         let own = self.clone();
         Clock::new(move || own.now())
     }
 }
 
-fn domains() -> TrustDomains {
+pub(crate) fn domains() -> TrustDomains {
     TrustDomains::new::<&str>("td", &[]).unwrap()
 }
 
 /// The scene with another proxy for the server.
-fn replaced(mesh: &str, server: impl FnOnce(&Authority) -> Identity) -> Scene {
+pub(crate) fn replaced(mesh: &str, server: impl FnOnce(&Authority) -> Identity) -> Scene {
     let mut scene = Scene::with(mesh);
     let identity = Arc::new(server(&scene.authority));
     let sockets: Sockets = scene.server.sockets.share();
@@ -168,7 +168,7 @@ fn a_session_does_not_outlive_the_certificate_it_rests_on() {
     }
 }
 
-fn renewed(authority: &Authority, proxy: &Proxy) -> Credentials {
+pub(crate) fn renewed(authority: &Authority, proxy: &Proxy) -> Credentials {
     let id = proxy.ctx.identity().id();
     let now = SystemTime::now();
     let key = PrivateKey::generate().unwrap();

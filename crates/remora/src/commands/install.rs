@@ -51,7 +51,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DIR")]
     chart: Option<PathBuf>,
     /// Sets a value of the installation, as `global.proxy.logLevel=debug`; below `meshConfig.` of the mesh
-    /// configuration
+    /// configuration, below `pilot.` of the control plane's pods
     #[arg(long, value_name = "PATH=VALUE")]
     set: Vec<String>,
 }
@@ -109,6 +109,10 @@ fn options(args: &Args) -> anyhow::Result<Options> {
         .as_object_mut()
         .and_then(|all| all.remove("meshConfig"))
         .unwrap_or_else(|| json!({}));
+    let pilot = values
+        .as_object_mut()
+        .and_then(|all| all.remove("pilot"))
+        .unwrap_or_else(|| json!({}));
     let defaults = Options::default();
     Ok(Options {
         namespace: args.namespace.clone(),
@@ -121,6 +125,7 @@ fn options(args: &Args) -> anyhow::Result<Options> {
         replicas: args.replicas,
         trust_domain: args.trust_domain.clone(),
         cluster: args.cluster.clone(),
+        pilot,
         values,
         mesh,
     })

@@ -111,9 +111,10 @@ fn settings_of_environment() -> anyhow::Result<Settings> {
                 name(".svc.cluster.local"),
                 "localhost".to_owned(),
             ],
-            // istio: a day, and at most ninety.
+            // differs from istio, which gives at most ninety days: there is no revocation, so a workload that was taken
+            // over for a minute must not be able to keep a certificate for months.
             certificate_life: life("DEFAULT_WORKLOAD_CERT_TTL", Duration::from_hours(24))?,
-            longest_certificate_life: life("MAX_WORKLOAD_CERT_TTL", Duration::from_hours(90 * 24))?,
+            longest_certificate_life: life("MAX_WORKLOAD_CERT_TTL", Duration::from_hours(24))?,
         },
         namespace,
     })
