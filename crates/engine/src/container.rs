@@ -93,6 +93,13 @@ pub enum StartError {
 }
 
 impl StartError {
+    /// A `subPath` of a volume cannot be mounted.
+    // k8s: the kubelet reports that as CreateContainerConfigError, before it asks the runtime.
+    pub fn is_sub_path(&self) -> bool {
+        let wanted = format!(": {} ", plan::files::SUB_PATH);
+        matches!(self, Self::Step { step, .. } if step.contains(&wanted))
+    }
+
     /// What a person can do about it, if anything.
     pub fn hint(&self) -> Option<&'static str> {
         match self {
@@ -102,6 +109,14 @@ impl StartError {
                 Some(libc::EACCES) => Some("the file is not executable for the container's user"),
                 _ => None,
             },
+            Self::Step { step, .. } if step.starts_with(plan::kernel::OF_IMAGE) => Some(
+                "the image must have a real directory there, or nothing: a link could lead the mount elsewhere",
+            ),
+            Self::Step { source, .. }
+                if self.is_sub_path() && matches!(source.raw_os_error(), Some(libc::EXDEV | libc::ELOOP)) =>
+            {
+                Some("a link in the volume leads out of the volume")
+            }
             Self::Step { step, source, .. }
                 if step.starts_with("become ") && source.raw_os_error() == Some(libc::EINVAL) =>
             {

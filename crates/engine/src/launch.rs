@@ -1,6 +1,6 @@
 //! From a container of a pod to what the runner starts.
 //!
-//! Pure but for what volumes look at: everything is decided here, [`crate::pod`] only starts it.
+//! Everything is decided here, [`crate::pod`] only starts it.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -109,16 +109,13 @@ impl Launch<'_> {
         }
         let root: Root = self.image.root(&self.private()).map_err(LaunchError::Room)?;
         let mut mounts = self.files();
-        for mount in volumes::mounts(
+        mounts.extend(volumes::mounts(
             self.pod,
             self.container,
             self.volumes,
             &self.directory.join("volumes"),
             &variables,
-        )? {
-            let bind = Mount::bind(mount.source, mount.target);
-            mounts.push(if mount.read_only { bind.readonly() } else { bind });
-        }
+        )?);
         let mut spec = Spec::new(self.id.clone(), root, &[], Arc::clone(&self.sandbox));
         spec.readonly_root = self.flag("readOnlyRootFilesystem") == Some(true);
         spec.mounts = mounts;

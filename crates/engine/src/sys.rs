@@ -2,10 +2,12 @@
 #![allow(unsafe_code, reason = "the one place for system calls that std does not wrap")]
 
 pub(crate) mod child;
+mod files;
 pub(crate) mod guard;
 pub(crate) mod mount;
 pub(crate) mod op;
 pub(crate) mod spawn;
+pub(crate) mod walk;
 
 use std::ffi::CString;
 use std::fs::File;
@@ -16,7 +18,7 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use tokio::io::unix::AsyncFd;
 
-pub(crate) use op::Op;
+pub(crate) use op::{FileOp, Op};
 pub(crate) use spawn::{Born, Launch, spawn};
 
 /// How a process ended, as the kernel says it.
@@ -186,6 +188,13 @@ pub(crate) fn open_within(base: &Path, part: &Path) -> io::Result<File> {
         )
     };
     Ok(owned(RawFd::try_from(check(fd)?).unwrap_or(-1)).into())
+}
+
+/// A part of a volume, as [`walk::sub_path`] finds it.
+pub(crate) fn sub_path(volume: &Path, part: &Path) -> io::Result<OwnedFd> {
+    let part = walk::Walk::new(part)?;
+    let volume = walk::refer(&c_path(volume)?)?;
+    Ok(walk::sub_path(volume.as_fd(), &part)?)
 }
 
 /// Writes once.

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use remora_pod::{object, view};
 use serde_json::Value;
 
+use crate::container::{Mount, MountKind};
 use crate::environment::{self, ConfigError, Facts};
 use crate::objects::Objects;
 
@@ -132,17 +133,6 @@ pub struct Volume {
     pub group: Option<u32>,
 }
 
-/// Something mounted into a container.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Mount {
-    /// A path outside.
-    pub source: PathBuf,
-    /// The path inside.
-    pub target: String,
-    /// Whether it cannot be written.
-    pub read_only: bool,
-}
-
 /// All volumes of a pod.
 pub fn plan(pod: &Value, facts: &Facts, objects: &Objects) -> Result<Vec<Volume>, VolumeError> {
     let group = view::at(pod, &["spec", "securityContext", "fsGroup"]).and_then(Value::as_u64);
@@ -204,21 +194,19 @@ pub fn mounts(
         let volume = volume.ok_or_else(|| VolumeError::Undefined {
             volume: name.to_owned(),
         })?;
-        let sub = sub_path(raw, variables);
         mounts.push(Mount {
-            source: inside(&place(volume, base), name, &sub)?,
-            target: view::text(raw, &["mountPath"]).unwrap_or_default().to_owned(),
-            read_only: raw.get("readOnly").and_then(Value::as_bool).unwrap_or(false)
+            target: view::text(raw, &["mountPath"]).unwrap_or_default().into(),
+            kind: MountKind::Bind {
+                source: place(volume, base),
+                within: within(name, &sub_path(raw, variables))?,
+            },
+            readonly: raw.get("readOnly").and_then(Value::as_bool).unwrap_or(false)
                 || matches!(volume.source, Source::Files(_)),
         });
     }
-    let taken = mounts.iter().any(|m| m.target == ACCOUNT_PATH);
+    let taken = mounts.iter().any(|m| m.target == Path::new(ACCOUNT_PATH));
     if mounts_account(pod) && !taken {
-        mounts.push(Mount {
-            source: base.join(ACCOUNT_VOLUME),
-            target: ACCOUNT_PATH.to_owned(),
-            read_only: true,
-        });
+        mounts.push(Mount::bind(base.join(ACCOUNT_VOLUME), ACCOUNT_PATH).readonly());
     }
     Ok(mounts)
 }
@@ -242,39 +230,22 @@ fn place(volume: &Volume, base: &Path) -> PathBuf {
     }
 }
 
-/// A path below another one, made if it is not there.
-fn inside(volume: &Path, name: &str, sub: &str) -> Result<PathBuf, VolumeError> {
-    if sub.is_empty() {
-        return Ok(volume.to_owned());
-    }
-    let relative = Path::new(sub);
+/// A path below a volume, as written. Only the container's first process resolves it, see [`MountKind::Bind`]: by then
+/// another container of the pod may have changed what is there.
+fn within(volume: &str, sub: &str) -> Result<Option<PathBuf>, VolumeError> {
     let plain = |part| {
         matches!(
             part,
             std::path::Component::Normal(_) | std::path::Component::CurDir
         )
     };
-    if !relative.components().all(plain) {
+    if !Path::new(sub).components().all(plain) {
         return Err(VolumeError::Escape {
-            volume: name.to_owned(),
+            volume: volume.to_owned(),
             path: sub.to_owned(),
         });
     }
-    let path = volume.join(relative);
-    if !path.exists() {
-        std::fs::create_dir_all(&path).map_err(|source| VolumeError::Write {
-            path: path.clone(),
-            source,
-        })?;
-    }
-    // A link inside the volume must not lead out of it either.
-    match (path.canonicalize(), volume.canonicalize()) {
-        (Ok(real), Ok(root)) if real.starts_with(&root) => Ok(real),
-        _ => Err(VolumeError::Escape {
-            volume: name.to_owned(),
-            path: sub.to_owned(),
-        }),
-    }
+    Ok(Some(sub).filter(|sub| !sub.is_empty()).map(PathBuf::from))
 }
 
 /// `/etc/hosts` of a pod.

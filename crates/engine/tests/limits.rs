@@ -230,7 +230,10 @@ async fn nothing_is_left_after_failed_starts() {
     spec.resources.pids = Some(9);
     spec.process.cwd = "/proc/self/nothing".into();
     let error = start(&spec).await.unwrap_err();
-    assert!(error.to_string().contains("make /proc/self/nothing"), "{error}");
+    assert!(
+        error.to_string().contains("change to /proc/self/nothing"),
+        "{error}"
+    );
     until("its group is gone", || groups("failing-group").is_empty()).await;
     spec.process.cwd = "/made/for/it".into();
     spec.process.args = ["pwd"].map(String::from).into();

@@ -156,7 +156,10 @@ async fn links_do_not_lead_out() {
     let mut spec = bench.script("link", "true");
     spec.mounts.push(Mount::bind(&volume, "/data"));
     let error = start(&spec).await.unwrap_err();
-    assert_eq!(error.to_string(), "container link: mount /data");
+    assert!(
+        error.to_string().starts_with("container link: mount /data"),
+        "{error}"
+    );
     // A volume with a link out of it, mounted by sub-path.
     std::os::unix::fs::symlink(&secret, volume.join("sub")).unwrap();
     let mut spec = bench.script("sub", "ls /here");
@@ -170,7 +173,9 @@ async fn links_do_not_lead_out() {
     });
     let error = start(&spec).await.unwrap_err();
     assert!(
-        error.to_string().starts_with("container sub: mount /here: take"),
+        error
+            .to_string()
+            .starts_with("container sub: mount /here: find subPath"),
         "{error}"
     );
     std::fs::create_dir(volume.join("fine")).unwrap();
@@ -178,7 +183,7 @@ async fn links_do_not_lead_out() {
     let MountKind::Bind { within, .. } = &mut spec.mounts.last_mut().unwrap().kind else {
         panic!("a bind");
     };
-    *within = Some("../fine".into());
+    *within = Some("fine".into());
     assert_eq!(run(&spec).await, "one\n");
 }
 

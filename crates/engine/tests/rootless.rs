@@ -138,10 +138,27 @@ async fn inside(ids: u32) {
     assert_eq!(container.wait().await.unwrap().code, 137);
     other_users(&bench, ids).await;
     image(&bench).await;
+    special_directories(&bench).await;
     // No control groups were handed to this user: said, and not needed.
     let error = Hierarchy::probe().unwrap_err();
     assert!(error.hint().contains("Delegate"), "{error}");
     say("FINE");
+}
+
+/// The same guarantees as for root: procfs is protected, and goes where it belongs or nowhere.
+async fn special_directories(bench: &Bench) {
+    let out = run(&bench.overlay("masks", "cat /proc/self/mountinfo")).await;
+    let at = |place: &str| {
+        let found = out.lines().rev().find(|l| l.split(' ').nth(4) == Some(place));
+        found.unwrap_or_else(|| panic!("nothing is mounted at {place}:\n{out}"))
+    };
+    assert!(at("/proc/sys").contains(" ro,"), "{out}");
+    assert!(at("/proc/keys").contains(" ro,"), "{out}");
+    std::fs::remove_dir(bench.path("root/proc")).ok();
+    std::os::unix::fs::symlink("/usr", bench.path("root/proc")).unwrap();
+    let error = start(&bench.overlay("link", "true")).await.unwrap_err();
+    assert!(error.to_string().contains("/proc of the image"), "{error}");
+    std::fs::remove_file(bench.path("root/proc")).unwrap();
 }
 
 async fn other_users(bench: &Bench, ids: u32) {

@@ -1,8 +1,9 @@
 //! From a [`Spec`] to the steps the new process takes.
 //!
-//! Pure but for looking at the sources of mounts: whether each is a file or a directory decides what is made for it.
+//! Pure but for the control group, and for looking which processors this machine has.
 
 pub(super) mod files;
+pub(super) mod kernel;
 mod rights;
 mod root;
 
@@ -10,7 +11,8 @@ use super::{Process, Resources, Root, Seccomp, Spec, StartError};
 use crate::cgroup::Group;
 use crate::image::user::resolve;
 use crate::sandbox::{Processes, Sandbox};
-use crate::sys::op::Program;
+use crate::sys::op::{Program, Slot};
+use crate::sys::walk::Walk;
 use crate::sys::{Launch, Op, c_path};
 use std::ffi::CString;
 use std::os::fd::{AsRawFd as _, BorrowedFd, OwnedFd};
@@ -29,13 +31,13 @@ pub(super) struct Steps {
 }
 
 impl Steps {
-    pub(super) fn push(&mut self, name: impl Into<String>, op: Op) {
+    pub(super) fn push(&mut self, name: impl Into<String>, op: impl Into<Op>) {
         self.names.push(name.into());
-        self.ops.push(op);
+        self.ops.push(op.into());
     }
 
-    /// Room for one more copy of a mount.
-    pub(super) fn slot(&mut self) -> usize {
+    /// Room for one more descriptor.
+    pub(super) fn slot(&mut self) -> Slot {
         self.slots += 1;
         self.slots - 1
     }
@@ -126,6 +128,23 @@ impl Checked<'_> {
 
     fn path(&self, what: &str, path: &Path) -> Result<CString, StartError> {
         c_path(path).map_err(|_| self.wrong(format!("{what} contains a zero byte")))
+    }
+
+    /// A path to be resolved below a descriptor.
+    fn walk(&self, what: &str, path: &Path) -> Result<Walk, StartError> {
+        Walk::new(path).map_err(|_| self.wrong(format!("{what} {} is no plain path", path.display())))
+    }
+
+    /// Options of a file system: names, and values of those that have one.
+    fn options(
+        &self,
+        pairs: impl IntoIterator<Item = (String, Option<String>)>,
+    ) -> Result<Vec<(CString, Option<CString>)>, StartError> {
+        let text = |text: String| self.text("an option", text);
+        pairs
+            .into_iter()
+            .map(|(name, value)| Ok((text(name)?, value.map(text).transpose()?)))
+            .collect()
     }
 
     /// A path in the container without `..`.
@@ -289,11 +308,7 @@ fn finish(
         id: check.id.to_owned(),
         source,
     })?;
-    check.inside("working directory", &process.cwd)?;
-    files::directories(check, &process.cwd, &mut plan.steps)?;
-    let cwd = check.path("working directory", &process.cwd)?;
-    let name = format!("change to {}", process.cwd.display());
-    plan.steps.push(name, Op::Chdir(cwd));
+    files::working_directory(check, &process.cwd, &mut plan.steps)?;
     plan.owner = (process.uid, process.gid);
     rights::plan(process, filters, &mut plan.steps);
     plan.program = Some(program(check, process)?);

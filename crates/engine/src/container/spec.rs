@@ -86,7 +86,7 @@ pub enum MountKind {
     Bind {
         /// Which.
         source: PathBuf,
-        /// A path below `source`; it is resolved as if `source` were the root (k8s: `subPath`).
+        /// A path below `source`, made if it is missing. A link that leads out of `source` is an error (k8s: `subPath`).
         within: Option<PathBuf>,
     },
     /// Memory.

@@ -120,7 +120,11 @@ async fn launch(
     let mut started = started.map_err(|error| {
         let hint = error.hint().map(|h| format!(" ({h})")).unwrap_or_default();
         Failure {
-            reason: Reason::Runtime,
+            reason: if error.is_sub_path() {
+                Reason::Config
+            } else {
+                Reason::Runtime
+            },
             text: chain(&error) + &hint,
         }
     })?;

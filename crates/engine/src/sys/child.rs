@@ -3,28 +3,30 @@
 //! No allocation, no lock, no libc wrapper that does more than its system call (those for users and groups signal all
 //! threads), no panic: indexing is by `get`, arithmetic cannot overflow. An error is an errno.
 
+use super::files;
 use super::op::Op;
-use std::ffi::{CStr, c_char, c_int, c_long, c_uint};
-use std::os::fd::RawFd;
+use std::ffi::{CStr, c_int, c_long, c_uint};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd, RawFd};
 
-type Outcome = Result<c_long, c_int>;
+pub(super) type Outcome = Result<c_long, c_int>;
 
-/// Room for the detached copies of mounts, filled by the child.
-pub(super) struct Slots<'a>(pub(super) &'a mut [RawFd]);
+/// Room for descriptors that steps leave for later ones.
+pub(super) struct Slots<'a>(pub(super) &'a mut [Option<OwnedFd>]);
 
 impl Slots<'_> {
-    fn put(&mut self, slot: usize, fd: c_long) -> Outcome {
+    pub(super) fn put(&mut self, slot: usize, fd: OwnedFd) -> Outcome {
         match self.0.get_mut(slot) {
             Some(place) => {
-                *place = RawFd::try_from(fd).unwrap_or(-1);
+                *place = Some(fd);
                 Ok(0)
             }
             None => Err(libc::EINVAL),
         }
     }
 
-    fn get(&self, slot: usize) -> RawFd {
-        self.0.get(slot).copied().unwrap_or(-1)
+    pub(super) fn get(&self, slot: usize) -> Result<BorrowedFd<'_>, c_int> {
+        let found = self.0.get(slot).and_then(Option::as_ref);
+        found.map(OwnedFd::as_fd).ok_or(libc::EBADF)
     }
 }
 
@@ -42,9 +44,9 @@ macro_rules! call {
     }};
 }
 
-const EMPTY: &CStr = c"";
+pub(super) use call;
 
-fn unless(outcome: Outcome, accepted: &[c_int]) -> Outcome {
+pub(super) fn unless(outcome: Outcome, accepted: &[c_int]) -> Outcome {
     match outcome {
         Err(e) if accepted.contains(&e) => Ok(0),
         other => other,
@@ -65,6 +67,7 @@ pub(super) fn take(op: &Op, slots: &mut Slots<'_>) -> Outcome {
         Op::Terminal => call!(libc::SYS_ioctl, 0, libc::TIOCSCTTY, 0),
         Op::Umask(mask) => call!(libc::SYS_umask, *mask),
         Op::Limit { resource, soft, hard } => limit(*resource, *soft, *hard),
+        Op::CloseOthers { faults } => close_others(*faults),
         Op::CloseOnExec => call!(libc::SYS_close_range, 3, c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC),
         Op::Bounding(_)
         | Op::KeepCapabilities
@@ -75,54 +78,7 @@ pub(super) fn take(op: &Op, slots: &mut Slots<'_>) -> Outcome {
         | Op::NoNewPrivileges
         | Op::Seccomp(_)
         | Op::DieWithParent { .. } => privileges(op),
-        _ => files(op, slots),
-    }
-}
-
-/// Steps that decide what the process sees of the file system.
-fn files(op: &Op, slots: &mut Slots<'_>) -> Outcome {
-    match op {
-        Op::Propagation(flags) => mount(None, c"/", None, *flags, None),
-        Op::Mount {
-            source,
-            target,
-            kind,
-            flags,
-            data,
-        } => mount(Some(source), target, Some(kind), *flags, Some(data)),
-        Op::Tree {
-            source,
-            within,
-            recursive,
-            slot,
-        } => tree(source, within.as_deref(), *recursive).and_then(|fd| slots.put(*slot, fd)),
-        Op::Attach { slot, target } => attach(slots.get(*slot), target),
-        Op::Attributes {
-            target,
-            set,
-            recursive,
-        } => attributes(target, *set, *recursive),
-        Op::Mask { path } => mask(path),
-        Op::Protect { path } => protect(path),
-        Op::Directory { path, mode } => unless(
-            call!(libc::SYS_mkdirat, libc::AT_FDCWD, path.as_ptr(), *mode),
-            &[libc::EEXIST],
-        ),
-        Op::File { path, mode } => {
-            let mode = libc::S_IFREG | *mode;
-            unless(
-                call!(libc::SYS_mknodat, libc::AT_FDCWD, path.as_ptr(), mode, 0),
-                &[libc::EEXIST],
-            )
-        }
-        Op::Link { to, path } => unless(
-            call!(libc::SYS_symlinkat, to.as_ptr(), libc::AT_FDCWD, path.as_ptr()),
-            &[libc::EEXIST],
-        ),
-        Op::Chdir(path) => call!(libc::SYS_chdir, path.as_ptr()),
-        Op::PivotRoot => call!(libc::SYS_pivot_root, c".".as_ptr(), c".".as_ptr()),
-        Op::DetachOldRoot => call!(libc::SYS_umount2, c".".as_ptr(), libc::MNT_DETACH),
-        _ => Err(libc::EINVAL),
+        Op::Files(op) => files::take(op, slots),
     }
 }
 
@@ -181,97 +137,20 @@ fn write_file(path: &CStr, data: &[u8]) -> Outcome {
     wrote
 }
 
-fn pointer(text: Option<&CStr>) -> *const c_char {
-    text.map_or(std::ptr::null(), CStr::as_ptr)
-}
-
-fn mount(
-    source: Option<&CStr>,
-    target: &CStr,
-    kind: Option<&CStr>,
-    flags: libc::c_ulong,
-    data: Option<&CStr>,
-) -> Outcome {
-    call!(
-        libc::SYS_mount,
-        pointer(source),
-        target.as_ptr(),
-        pointer(kind),
-        flags,
-        pointer(data)
-    )
-}
-
-fn tree(source: &CStr, within: Option<&CStr>, recursive: bool) -> Outcome {
-    let mut flags = libc::OPEN_TREE_CLONE | c_uint::try_from(libc::O_CLOEXEC).unwrap_or_default();
-    if recursive {
-        flags |= AT_RECURSIVE;
-    }
-    let Some(within) = within else {
-        return call!(libc::SYS_open_tree, libc::AT_FDCWD, source.as_ptr(), flags);
+/// The standard streams and the pipe stay.
+fn close_others(faults: RawFd) -> Outcome {
+    let Ok(pipe) = c_uint::try_from(faults) else {
+        return call!(libc::SYS_close_range, 3, c_uint::MAX, 0);
     };
-    let path = libc::O_PATH | libc::O_CLOEXEC;
-    let base = call!(libc::SYS_openat, libc::AT_FDCWD, source.as_ptr(), path, 0)?;
-    let how: [u64; 3] = [u64::try_from(path).unwrap_or_default(), 0, libc::RESOLVE_IN_ROOT];
-    let found = call!(libc::SYS_openat2, base, within.as_ptr(), how.as_ptr(), 24)?;
-    let flags = flags | c_uint::try_from(libc::AT_EMPTY_PATH).unwrap_or_default();
-    call!(libc::SYS_open_tree, found, EMPTY.as_ptr(), flags)
-}
-
-fn attach(fd: RawFd, target: &CStr) -> Outcome {
-    call!(
-        libc::SYS_move_mount,
-        fd,
-        EMPTY.as_ptr(),
-        libc::AT_FDCWD,
-        target.as_ptr(),
-        libc::MOVE_MOUNT_F_EMPTY_PATH
-    )
-}
-
-/// Applies to the whole tree below.
-const AT_RECURSIVE: c_uint = 0x8000;
-
-fn attributes(target: &CStr, set: u64, recursive: bool) -> Outcome {
-    // The kernel's structure: set, clear, propagation, user namespace.
-    let how = [set, 0u64, 0, 0];
-    let flags = if recursive { AT_RECURSIVE } else { 0 };
-    call!(
-        libc::SYS_mount_setattr,
-        libc::AT_FDCWD,
-        target.as_ptr(),
-        flags,
-        how.as_ptr(),
-        32
-    )
-}
-
-fn mask(path: &CStr) -> Outcome {
-    // A copy can be attached only once, so each path gets its own.
-    let copy = tree(c"/dev/null", None, false)?;
-    let copy = RawFd::try_from(copy).unwrap_or(-1);
-    match attach(copy, path) {
-        Err(libc::ENOENT) => Ok(0),
-        Err(libc::ENOTDIR | libc::EINVAL) => {
-            let flags = libc::MS_RDONLY | libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
-            unless(
-                mount(Some(c"tmpfs"), path, Some(c"tmpfs"), flags, Some(c"size=0k")),
-                &[libc::ENOENT],
-            )
-        }
-        other => other,
+    if pipe > 3 {
+        call!(libc::SYS_close_range, 3, pipe.saturating_sub(1), 0)?;
     }
-}
-
-fn protect(path: &CStr) -> Outcome {
-    match tree(path, None, true) {
-        Err(libc::ENOENT) => Ok(0),
-        Err(e) => Err(e),
-        Ok(fd) => {
-            attach(RawFd::try_from(fd).unwrap_or(-1), path)?;
-            attributes(path, libc::MOUNT_ATTR_RDONLY, true)
-        }
-    }
+    call!(
+        libc::SYS_close_range,
+        pipe.saturating_add(1).max(3),
+        c_uint::MAX,
+        0
+    )
 }
 
 fn limit(resource: c_int, soft: u64, hard: u64) -> Outcome {

@@ -3,8 +3,12 @@
 //! Everything is prepared before the process exists: between clone and exec the child may neither allocate nor take
 //! a lock, because another thread may have held it at the moment of the clone.
 
+use super::walk::{Links, Walk};
 use std::ffi::{CString, c_int, c_ulong};
 use std::os::fd::RawFd;
+
+/// The place of a descriptor that one step leaves for later ones.
+pub(crate) type Slot = usize;
 
 /// A step. The child executes them in order; [`child`](super::child) says how.
 #[derive(Debug)]
@@ -21,47 +25,8 @@ pub(crate) enum Op {
     Write { fd: RawFd, data: &'static [u8] },
     /// Writes a file in the namespace of the container.
     WriteFile { path: CString, data: Vec<u8> },
-    /// Changes mount propagation below `/`.
-    Propagation(c_ulong),
-    /// Mounts a file system.
-    Mount {
-        source: CString,
-        target: CString,
-        kind: CString,
-        flags: c_ulong,
-        data: CString,
-    },
-    /// Takes a detached copy of a mounted tree; `within` is resolved without ever leaving `source`.
-    Tree {
-        source: CString,
-        within: Option<CString>,
-        recursive: bool,
-        slot: usize,
-    },
-    /// Attaches a copy.
-    Attach { slot: usize, target: CString },
-    /// Sets mount attributes.
-    Attributes {
-        target: CString,
-        set: u64,
-        recursive: bool,
-    },
-    /// Covers a path if it exists: a file by the null device, a directory by an empty one.
-    Mask { path: CString },
-    /// Makes a path read-only if it exists.
-    Protect { path: CString },
-    /// Makes a directory unless there is one.
-    Directory { path: CString, mode: libc::mode_t },
-    /// Makes an empty file unless there is something.
-    File { path: CString, mode: libc::mode_t },
-    /// Makes a symbolic link unless there is something.
-    Link { to: CString, path: CString },
-    /// Changes the working directory.
-    Chdir(CString),
-    /// Makes the working directory the root; the old root stays mounted on top, out of sight.
-    PivotRoot,
-    /// Lets go of the old root.
-    DetachOldRoot,
+    /// A step of the file system.
+    Files(FileOp),
     /// Puts a descriptor in place of another.
     Duplicate { from: RawFd, to: RawFd },
     /// A new session without a terminal.
@@ -90,8 +55,103 @@ pub(crate) enum Op {
     Seccomp(Vec<libc::sock_filter>),
     /// Dies with the thread that started it; a parent that is gone already counts.
     DieWithParent { faults: RawFd },
+    /// Closes everything but the standard streams and the pipe for faults.
+    CloseOthers { faults: RawFd },
     /// Nothing but the standard streams survives the exec.
     CloseOnExec,
+}
+
+/// What a part of procfs or sysfs is covered by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Cover {
+    /// Hides it: a file by the null device in this slot, a directory by an empty one; both read-only.
+    Hidden { null: Slot },
+    /// The same again, read-only.
+    ReadOnly,
+}
+
+/// A step that decides what the process sees of the file system.
+///
+/// Mounts are made detached, have all their attributes before they are attached, and are attached to a descriptor. A
+/// path of the container is resolved once, by [`Target`](FileOp::Target) or below a descriptor whose file system was
+/// [checked](FileOp::Expect).
+#[derive(Debug)]
+pub(crate) enum FileOp {
+    /// Changes mount propagation below `/`.
+    Propagation(c_ulong),
+    /// Mounts a file system at a path of this machine.
+    Mount {
+        source: CString,
+        target: CString,
+        kind: CString,
+        flags: c_ulong,
+        data: CString,
+    },
+    /// Makes a detached file system of the kernel.
+    New {
+        kind: CString,
+        /// Names and values; a name without a value is a flag.
+        options: Vec<(CString, Option<CString>)>,
+        /// `MOUNT_ATTR_…`
+        attributes: u64,
+        slot: Slot,
+    },
+    /// Takes a detached copy of a mounted tree of this machine; `within` never leaves `source`, and is made if missing.
+    Tree {
+        source: CString,
+        within: Option<Walk>,
+        recursive: bool,
+        /// `MOUNT_ATTR_…`
+        attributes: u64,
+        /// Device files in it cannot be used, unless it is a device itself.
+        no_devices: bool,
+        slot: Slot,
+    },
+    /// Takes a descriptor of this machine's null device.
+    Null { slot: Slot },
+    /// Fails unless the file system behind a slot is of this kind.
+    Expect { slot: Slot, magic: i64 },
+    /// Fails if it is.
+    Avoid { slot: Slot, magic: i64 },
+    /// Opens a place to mount at, below the root of the container or another slot. It is made if it is missing: a
+    /// directory, unless what is in the slot `like` is none.
+    Target {
+        below: Option<Slot>,
+        path: Walk,
+        links: Links,
+        like: Option<Slot>,
+        slot: Slot,
+    },
+    /// Attaches a detached mount.
+    Attach { slot: Slot, target: Slot },
+    /// Attaches a detached mount at a path of this machine.
+    AttachAt { slot: Slot, target: CString },
+    /// Sets mount attributes of the root.
+    ProtectRoot { attributes: u64 },
+    /// Covers a part of a file system of this kind. A part that does not exist needs no cover, and neither does any part
+    /// of a file system of another kind.
+    Cover {
+        below: Slot,
+        magic: i64,
+        part: Walk,
+        by: Cover,
+    },
+    /// Makes a symbolic link in a directory unless there is something.
+    Link { to: CString, below: Slot, name: CString },
+    /// Changes the working directory to a path of this machine.
+    Chdir(CString),
+    /// Changes the working directory to one below the root of the container, which is made if it is missing.
+    WorkingDirectory(Walk),
+    /// Makes the working directory the root; the old root stays mounted on top, out of sight.
+    PivotRoot,
+    /// Lets go of the old root.
+    DetachOldRoot,
+}
+
+impl From<FileOp> for Op {
+    fn from(op: FileOp) -> Self {
+        Self::Files(op)
+    }
 }
 
 /// What is executed in the end.

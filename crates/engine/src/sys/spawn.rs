@@ -21,7 +21,7 @@ pub(crate) struct Launch {
     pub(crate) namespaces: c_int,
     /// Taken by the process itself.
     pub(crate) ops: Vec<Op>,
-    /// How many copies of mounts the steps keep.
+    /// How many descriptors the steps keep.
     pub(crate) slots: usize,
     /// What it becomes. `None`: it stays as the first process of a pid namespace and collects orphans.
     pub(crate) program: Option<Program>,
@@ -52,7 +52,7 @@ const PID: u32 = u32::MAX - 1;
 /// Fills in the descriptor of the fault pipe where a step needs it.
 fn set_fault_pipe(ops: &mut [Op], fd: RawFd) {
     for op in ops {
-        if let Op::DieWithParent { faults } = op {
+        if let Op::DieWithParent { faults } | Op::CloseOthers { faults } = op {
             *faults = fd;
         }
     }
@@ -63,7 +63,7 @@ pub(crate) fn spawn(launch: &mut Launch, guard: Option<&'static Guard>) -> io::R
     let (faults, say) = pipe()?;
     set_fault_pipe(&mut launch.ops, say.as_raw_fd());
     set_fault_pipe(&mut launch.before, say.as_raw_fd());
-    let mut slots = vec![-1; launch.slots];
+    let mut slots: Vec<Option<OwnedFd>> = std::iter::repeat_with(|| None).take(launch.slots).collect();
     let exec = launch.program.as_ref().map(Pointers::new);
     let context = Context {
         launch: &*launch,
@@ -165,7 +165,7 @@ impl Context<'_> {
         unsafe { libc::syscall(libc::SYS_write, self.say, bytes.as_ptr(), bytes.len()) };
     }
 
-    fn steps(&self, ops: &[Op], bit: u32, slots: &mut [RawFd]) {
+    fn steps(&self, ops: &[Op], bit: u32, slots: &mut [Option<OwnedFd>]) {
         let mut slots = Slots(slots);
         let mut step = 0u32;
         for op in ops {
@@ -178,7 +178,7 @@ impl Context<'_> {
     }
 
     /// The process in between: joins, makes the real one as a sibling of its own, says its pid, and is done.
-    fn make_another(&self, slots: &mut [RawFd]) -> ! {
+    fn make_another(&self, slots: &mut [Option<OwnedFd>]) -> ! {
         self.steps(&self.launch.before, BEFORE, slots);
         let flags = libc::CLONE_PARENT | self.launch.namespaces;
         match clone(flags, false, || self.become_program(slots)) {
@@ -188,7 +188,7 @@ impl Context<'_> {
         leave()
     }
 
-    fn become_program(&self, slots: &mut [RawFd]) -> ! {
+    fn become_program(&self, slots: &mut [Option<OwnedFd>]) -> ! {
         self.steps(&self.launch.ops, 0, slots);
         let (Some(program), Some(pointers)) = (&self.launch.program, &self.exec) else {
             rest()

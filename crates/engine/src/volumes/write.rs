@@ -140,8 +140,15 @@ fn host_path(path: &Path, wanted: &str) -> Result<(), VolumeError> {
     use std::os::unix::fs::FileTypeExt as _;
     match wanted {
         "DirectoryOrCreate" => return directory(path),
-        "FileOrCreate" if !path.exists() => {
-            return fs::write(path, b"").map_err(failed(path));
+        "FileOrCreate" => {
+            // A link is not followed, and nothing that exists is cut.
+            let made = OpenOptions::new().write(true).create_new(true).open(path);
+            match made {
+                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                    return Err(failed(path)(error));
+                }
+                _ => {}
+            }
         }
         _ => {}
     }

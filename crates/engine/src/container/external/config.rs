@@ -1,15 +1,15 @@
 //! A [`Spec`] as OCI's `config.json`. Pure but for opening the sub-paths of volumes.
 
 use crate::container::plan::PATH;
-use crate::container::plan::files::{MASKED, PROTECTED, USUAL};
+use crate::container::plan::files::SUB_PATH;
+use crate::container::plan::kernel::{PROTECTED, USUAL, masked};
 use crate::container::{MountKind, Process, Resources, RlimitKind, Spec, StartError};
 use crate::sandbox::Processes;
 use serde_json::{Value, json};
-use std::fs::File;
-use std::os::fd::AsRawFd as _;
+use std::os::fd::{AsRawFd as _, OwnedFd};
 
 /// The whole document, and what must stay open until the runtime has read it.
-pub(super) fn container(spec: &Spec) -> Result<(Value, Vec<File>), StartError> {
+pub(super) fn container(spec: &Spec) -> Result<(Value, Vec<OwnedFd>), StartError> {
     let mut held = Vec::new();
     let seccomp = crate::seccomp::oci(&spec.seccomp, spec.process.capabilities);
     let seccomp = seccomp.map_err(|source| StartError::Seccomp {
@@ -23,7 +23,7 @@ pub(super) fn container(spec: &Spec) -> Result<(Value, Vec<File>), StartError> {
         "cgroupsPath": format!("/remora-oci-{}-{}", std::process::id(), spec.id),
     });
     if !spec.privileged {
-        linux["maskedPaths"] = json!(MASKED);
+        linux["maskedPaths"] = json!(masked());
         linux["readonlyPaths"] = json!(PROTECTED);
     }
     if let Some(seccomp) = seccomp {
@@ -118,7 +118,7 @@ fn resources(resources: &Resources) -> Value {
     value
 }
 
-fn mounts(spec: &Spec, held: &mut Vec<File>) -> Result<Vec<Value>, StartError> {
+fn mounts(spec: &Spec, held: &mut Vec<OwnedFd>) -> Result<Vec<Value>, StartError> {
     let replaced = |target: &str| {
         spec.mounts
             .iter()
@@ -128,19 +128,19 @@ fn mounts(spec: &Spec, held: &mut Vec<File>) -> Result<Vec<Value>, StartError> {
     for item in USUAL.iter().filter(|item| !replaced(item.target)) {
         let mut options = vec!["nosuid"];
         let flags = [
-            (libc::MS_NOEXEC, "noexec"),
-            (libc::MS_NODEV, "nodev"),
-            (libc::MS_RDONLY, "ro"),
+            (libc::MOUNT_ATTR_NOEXEC, "noexec"),
+            (libc::MOUNT_ATTR_NODEV, "nodev"),
+            (libc::MOUNT_ATTR_RDONLY, "ro"),
         ];
         options.extend(
             flags
                 .iter()
-                .filter(|(flag, _)| item.flags & flag != 0)
+                .filter(|(flag, _)| item.attributes & flag != 0)
                 .map(|(_, name)| *name),
         );
         // Runtimes put the devices themselves into this one.
         options.retain(|name| item.target != "/dev" || *name != "nodev");
-        options.extend(item.data.split(',').filter(|word| !word.is_empty()));
+        options.extend(item.options);
         list.push(
             json!({"destination": item.target, "type": item.kind, "source": item.kind, "options": options}),
         );
@@ -157,9 +157,9 @@ fn mounts(spec: &Spec, held: &mut Vec<File>) -> Result<Vec<Value>, StartError> {
                 let source = match within {
                     None => source.display().to_string(),
                     Some(part) => {
-                        let file = crate::sys::open_within(source, part).map_err(|error| StartError::Step {
+                        let file = crate::sys::sub_path(source, part).map_err(|error| StartError::Step {
                             id: spec.id.clone(),
-                            step: format!("mount {}: take {}", mount.target.display(), source.display()),
+                            step: format!("mount {}: {SUB_PATH} {:?}", mount.target.display(), part.display().to_string()),
                             source: error,
                         })?;
                         let path = through(file.as_raw_fd());

@@ -2,7 +2,7 @@
 
 use super::{Checked, Steps};
 use crate::container::{Root, StartError};
-use crate::sys::Op;
+use crate::sys::FileOp;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
@@ -15,10 +15,10 @@ pub(super) fn for_runtime(
 ) -> Result<(), StartError> {
     steps.push(
         "make mounts private",
-        Op::Propagation(libc::MS_REC | libc::MS_SLAVE),
+        FileOp::Propagation(libc::MS_REC | libc::MS_SLAVE),
     );
     mount(check, from, Some(at), steps)?;
-    steps.push("change to /", Op::Chdir(check.text("/", "/")?));
+    steps.push("change to /", FileOp::Chdir(check.text("/", "/")?));
     Ok(())
 }
 
@@ -37,20 +37,22 @@ pub(super) fn mount(
     };
     let name = format!("take the root {}", path.display());
     let slot = steps.slot();
-    let op = Op::Tree {
+    let op = FileOp::Tree {
         source: check.path("the root", path)?,
         within: None,
         recursive: true,
+        attributes: 0,
+        no_devices: false,
         slot,
     };
     steps.push(name, op);
     let target = check.path("the root", at.unwrap_or(path))?;
-    let op = Op::Attach {
+    let op = FileOp::AttachAt {
         slot,
         target: target.clone(),
     };
     steps.push("mount the root", op);
-    steps.push("change to the root", Op::Chdir(target));
+    steps.push("change to the root", FileOp::Chdir(target));
     Ok(())
 }
 
@@ -91,10 +93,10 @@ fn overlay(
         return Err(check.wrong(format!("{} layers are too many for the kernel", lower.len())));
     }
     let name = format!("change to {}", base.display());
-    steps.push(name, Op::Chdir(check.path("a layer", &base)?));
+    steps.push(name, FileOp::Chdir(check.path("a layer", &base)?));
     // Usually on top of the directory for changes: it exists, and nobody else in this mount namespace looks at it.
     let target = check.path("the root", at)?;
-    let op = Op::Mount {
+    let op = FileOp::Mount {
         source: check.text("the root", "overlay")?,
         target: target.clone(),
         kind: check.text("the root", "overlay")?,
@@ -102,7 +104,7 @@ fn overlay(
         data: check.text("a layer", data)?,
     };
     steps.push("mount the layers of the root", op);
-    steps.push("change to the root", Op::Chdir(target));
+    steps.push("change to the root", FileOp::Chdir(target));
     Ok(())
 }
 
