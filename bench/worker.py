@@ -1,0 +1,236 @@
+#!/usr/bin/env python3
+"""Applications and loads of bench/reliability.py, run inside pods. The last line is the result, as JSON."""
+
+import argparse
+import asyncio
+import encodings.idna  # noqa: F401 (needed later, when its file cannot be read any more)
+import json
+import os
+import signal
+import socket
+import sys
+
+REQUEST = b"GET / HTTP/1.1\r\nHost: cart\r\n\r\n"
+# Longer than any fault lasts: what is answered late is late, not lost.
+PATIENCE = 30
+
+
+def told():
+    """Set at SIGTERM."""
+    event = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, event.set)
+    return event
+
+
+async def serve(_args):
+    """Answers; when told to end it says so to clients that keep connections, as a well-behaved application does."""
+    end = told()
+
+    async def answer(reader, writer):
+        try:
+            while await reader.readuntil(b"\r\n\r\n"):
+                close = b"Connection: close\r\n" if end.is_set() else b""
+                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n" + close + b"\r\nok")
+                await writer.drain()
+                if close:
+                    break
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(answer, "0.0.0.0", 8080, backlog=1024)
+    await end.wait()
+    await asyncio.sleep(2)
+    server.close()
+
+
+async def ask(reader, writer):
+    """Whether the connection may be used again."""
+    writer.write(REQUEST)
+    head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), PATIENCE)
+    if not head.startswith(b"HTTP/1.1 200"):
+        raise ConnectionError(head.split(b"\r\n")[0].decode())
+    await asyncio.wait_for(reader.readexactly(2), PATIENCE)
+    return b"Connection: close" not in head
+
+
+async def open_to(args):
+    host, port = args.to.rsplit(":", 1)
+    return await asyncio.wait_for(asyncio.open_connection(host, int(port)), PATIENCE)
+
+
+class Count:
+    def __init__(self):
+        self.ok, self.errors = 0, {}
+
+    def failed(self, kind, error):
+        words = f"{kind}: {type(error).__name__} {error}".strip()
+        self.errors[words] = self.errors.get(words, 0) + 1
+
+    def say(self):
+        lost = sum(self.errors.values())
+        print(json.dumps({"requests": self.ok, "lost": lost, "errors": self.errors}), flush=True)
+
+
+FAILURES = (OSError, asyncio.TimeoutError, asyncio.IncompleteReadError)
+
+
+async def fresh(args, end, count):
+    """A new connection for each request."""
+    while not end.is_set():
+        try:
+            reader, writer = await open_to(args)
+            try:
+                await ask(reader, writer)
+                count.ok += 1
+            finally:
+                writer.close()
+        except FAILURES as error:
+            count.failed("new connection", error)
+            await asyncio.sleep(0.05)
+
+
+async def kept(args, end, count):
+    """One connection for as long as the server wants."""
+    while not end.is_set():
+        try:
+            reader, writer = await open_to(args)
+            try:
+                while not end.is_set():
+                    again = await ask(reader, writer)
+                    count.ok += 1
+                    if not again:
+                        break
+                    await asyncio.sleep(0.01)
+            finally:
+                writer.close()
+        except FAILURES as error:
+            count.failed("kept connection", error)
+            await asyncio.sleep(0.05)
+
+
+async def load(args):
+    end, count = told(), Count()
+    tasks = [asyncio.create_task(fresh(args, end, count)) for _ in range(args.fresh)]
+    tasks += [asyncio.create_task(kept(args, end, count)) for _ in range(args.kept)]
+    print("started", flush=True)
+    await asyncio.gather(*tasks)
+    count.say()
+
+
+async def hold(args):
+    """Opens many connections with a request each, keeps them, and asks once more on each at the end."""
+    end, count, held = told(), Count(), []
+    for _ in range(args.connections):
+        try:
+            stream = await open_to(args)
+            await ask(*stream)
+            held.append(stream)
+        except FAILURES as error:
+            count.failed("open", error)
+    print(f"holding {len(held)}", flush=True)
+    await end.wait()
+    for stream in held:
+        try:
+            await ask(*stream)
+            count.ok += 1
+        except FAILURES as error:
+            count.failed("held", error)
+    count.say()
+
+
+async def flood(args):
+    """Opens connections and keeps those it gets."""
+    end, held = told(), []
+    for _ in range(args.connections):
+        try:
+            held.append(await open_to(args))
+        except FAILURES:
+            pass
+    print(f"holding {len(held)}", flush=True)
+    await end.wait()
+    print(json.dumps({"requests": 0, "lost": 0, "errors": {}}), flush=True)
+
+
+async def relay(args):
+    """Between sidecars and the control plane, and as bad as the mode in a file says."""
+    async def copy(reader, writer):
+        try:
+            while data := await reader.read(65536):
+                writer.write(data)
+                await writer.drain()
+        except OSError:
+            pass
+        finally:
+            writer.close()
+
+    def wanted():
+        with open(args.mode) as file:
+            return file.read().strip()
+
+    async def cut_at_changes():
+        mode = wanted()
+        while True:
+            await asyncio.sleep(0.1)
+            if wanted() != mode:
+                mode = wanted()
+                for writer in list(open_now):
+                    writer.transport.abort()
+
+    async def connection(reader, writer):
+        open_now.add(writer)
+        try:
+            await treat(reader, writer, wanted())
+        finally:
+            open_now.discard(writer)
+            writer.close()
+
+    async def treat(reader, writer, mode):
+        if mode == "garbage":
+            writer.write(bytes(range(256)) * 16)
+        if mode == "silent":
+            await asyncio.sleep(3600)
+        if mode in ("garbage", "refuse"):
+            return
+        if mode == "slow":
+            await asyncio.sleep(3)
+        host, port = args.to.rsplit(":", 1)
+        try:
+            far = await asyncio.open_connection(host, int(port))
+        except OSError:
+            return
+        await asyncio.gather(copy(reader, far[1]), copy(far[0], writer))
+
+    open_now = set()
+    server = await asyncio.start_server(connection, "0.0.0.0", 15012)
+    cutting = asyncio.create_task(cut_at_changes())
+    print("started", flush=True)
+    async with server:
+        await asyncio.gather(server.serve_forever(), cutting)
+
+
+async def ready(_args):
+    reader, writer = await asyncio.open_connection("127.0.0.1", 15021)
+    writer.write(b"GET /healthz/ready HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+    sys.exit(0 if (await reader.readline()).startswith(b"HTTP/1.1 200") else 1)
+
+
+def main():
+    words = argparse.ArgumentParser()
+    words.add_argument("role", choices=["serve", "load", "hold", "flood", "relay", "ready"])
+    words.add_argument("--to", default="")
+    words.add_argument("--fresh", type=int, default=4)
+    words.add_argument("--kept", type=int, default=4)
+    words.add_argument("--connections", type=int, default=1000)
+    words.add_argument("--mode", default="")
+    words.add_argument("--uid", type=int, default=0)
+    args = words.parse_args()
+    # Not before: Python itself may lie where only root can read.
+    os.setgid(args.uid)
+    os.setuid(args.uid)
+    socket.setdefaulttimeout(PATIENCE)
+    asyncio.run(globals()[args.role](args))
+
+
+main()
