@@ -12,6 +12,7 @@ pub(crate) use group::Group;
 use crate::container::Resources;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Begins the names of our directories.
@@ -25,6 +26,8 @@ pub struct Hierarchy {
     kind: Kind,
     /// Name of the directory made for it.
     instance: String,
+    /// What it lies in, for the groups of a pod; its directory can go only after this one.
+    parent: Option<Arc<Hierarchy>>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -69,6 +72,7 @@ impl Hierarchy {
             let hierarchy = Self {
                 kind,
                 instance: instance.clone(),
+                parent: None,
             };
             match hierarchy.begin() {
                 Ok(()) => return Ok(hierarchy),
@@ -122,15 +126,48 @@ impl Hierarchy {
         }
     }
 
+    /// A place for the containers of one pod, which together have at most so many processes and threads.
+    // k8s: podPidsLimit of the kubelet.
+    pub fn pod(self: &Arc<Self>, name: &str, pids: u64) -> io::Result<Self> {
+        let below = |base: &PathBuf| base.join(&self.instance);
+        let kind = match &self.kind {
+            Kind::V1 { memory, cpu, pids } => Kind::V1 {
+                memory: memory.as_ref().map(below),
+                cpu: cpu.as_ref().map(below),
+                pids: pids.as_ref().map(below),
+            },
+            Kind::V2(base) => Kind::V2(below(base)),
+        };
+        let pod = Self {
+            kind,
+            instance: name.to_owned(),
+            parent: Some(Arc::clone(self)),
+        };
+        pod.begin()?;
+        let (Kind::V1 { pids: Some(base), .. } | Kind::V2(base)) = &pod.kind else {
+            let why = "this machine has no control group pids";
+            return Err(io::Error::new(io::ErrorKind::Unsupported, why));
+        };
+        let file = base.join(name).join("pids.max");
+        std::fs::write(&file, pids.to_string()).map_err(|e| named("write", &file, &e))?;
+        Ok(pod)
+    }
+
+    /// Whether every container needs a group in it: the pod as a whole is limited.
+    pub(crate) fn is_pod(&self) -> bool {
+        self.parent.is_some()
+    }
+
     /// Makes the group of a container.
-    pub(crate) fn group(&self, id: &str, resources: &Resources) -> io::Result<Group> {
-        match &self.kind {
+    pub(crate) fn group(self: &Arc<Self>, id: &str, resources: &Resources) -> io::Result<Group> {
+        let group = match &self.kind {
             Kind::V1 { memory, cpu, pids } => {
                 let below = |base: &Option<PathBuf>| base.as_ref().map(|b| b.join(&self.instance).join(id));
                 group::v1(resources, below(memory), below(cpu), below(pids))
             }
             Kind::V2(base) => group::v2(resources, base.join(&self.instance).join(id)),
-        }
+        };
+        Ok(group?.within(Arc::clone(self)))
     }
 
     /// Removes the groups of processes that are gone. Returns how many directories could not be removed.

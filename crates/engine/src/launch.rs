@@ -45,13 +45,21 @@ pub enum LaunchError {
     #[error("find the image's user")]
     User(#[from] UserError),
     /// A seccomp profile that cannot be read.
-    #[error("read the seccomp profile {name:?}")]
+    #[error("read the seccomp profile {name:?} below {}", root.display())]
     Seccomp {
         /// Which.
         name: String,
+        /// Where profiles are.
+        root: PathBuf,
         /// Why not.
         #[source]
         source: std::io::Error,
+    },
+    /// A kind of seccomp profile that does not exist.
+    #[error("{name:?} is no type of a seccomp profile")]
+    SeccompType {
+        /// As written.
+        name: String,
     },
     /// A limit nobody understands.
     #[error("{text:?} is no quantity")]
@@ -92,6 +100,10 @@ pub struct Launch<'a> {
     pub sandbox: Arc<Sandbox>,
     /// Where limits are enforced, if they can be.
     pub cgroups: Option<Arc<Hierarchy>>,
+    /// Processes and threads of this container alone.
+    pub pids: Option<u64>,
+    /// The directory that `localhostProfile` is relative to.
+    pub seccomp_root: &'a Path,
 }
 
 impl Launch<'_> {
@@ -242,24 +254,31 @@ impl Launch<'_> {
             memory: whole(quantity("limits", "memory")?),
             cpu_limit: millis(quantity("limits", "cpu")?),
             cpu_request: millis(quantity("requests", "cpu")?),
-            pids: None,
+            pids: self.pids,
         })
     }
 
+    // k8s: as a kubelet with seccompDefault. A privileged container has no filter, whatever its profile.
     fn seccomp(&self) -> Result<Seccomp, LaunchError> {
+        if self.flag("privileged") == Some(true) {
+            return Ok(Seccomp::Unconfined);
+        }
         let profile = self.security("seccompProfile").unwrap_or(&Value::Null);
         match view::text(profile, &["type"]) {
-            Some("RuntimeDefault") => Ok(Seccomp::RuntimeDefault),
+            None | Some("RuntimeDefault") => Ok(Seccomp::RuntimeDefault),
+            Some("Unconfined") => Ok(Seccomp::Unconfined),
             Some("Localhost") => {
                 let name = view::text(profile, &["localhostProfile"]).unwrap_or_default();
-                let text = std::fs::read_to_string(name).map_err(|source| LaunchError::Seccomp {
+                let text = crate::seccomp::read_profile(self.seccomp_root, name);
+                text.map(Seccomp::Profile).map_err(|source| LaunchError::Seccomp {
                     name: name.to_owned(),
+                    root: self.seccomp_root.to_owned(),
                     source,
-                })?;
-                Ok(Seccomp::Profile(text))
+                })
             }
-            // k8s: without a word nothing is filtered.
-            _ => Ok(Seccomp::Unconfined),
+            Some(other) => Err(LaunchError::SeccompType {
+                name: other.to_owned(),
+            }),
         }
     }
 

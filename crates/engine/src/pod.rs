@@ -20,6 +20,7 @@ use serde_json::Value;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 
+use crate::cgroup::Hierarchy;
 use crate::container::{Container, StartError, Stdio};
 use crate::environment::Facts;
 use crate::network::{NODE_ADDRESS, NetworkError};
@@ -69,6 +70,8 @@ pub(crate) struct Home {
     pub(crate) facts: Facts,
     pub(crate) volumes: Vec<Volume>,
     pub(crate) directory: PathBuf,
+    /// Where limits of its containers are enforced, if they can be.
+    pub(crate) cgroups: Option<Arc<Hierarchy>>,
 }
 
 /// A pod's namespaces could not be made.
@@ -83,6 +86,9 @@ pub enum HomeError {
     /// Its namespaces.
     #[error(transparent)]
     Sandbox(#[from] StartError),
+    /// A user namespace of its own.
+    #[error("hostUsers: false asks for a user namespace, which a pod of root cannot have")]
+    UserNamespace,
     /// Traffic capture.
     #[error("capture the traffic of the pod")]
     Capture(#[source] Box<dyn std::error::Error + Send + Sync>),

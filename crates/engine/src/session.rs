@@ -38,7 +38,7 @@ use crate::services::{CONTROL_ADDRESS, DNS_ADDRESS, Names};
 use crate::store::{Store, StoreError};
 use crate::token::Mint;
 use crate::visitor::{Visitor, VisitorError};
-use crate::world::{Notice, Plugin, PodId, World};
+use crate::world::{Isolation, Notice, Plugin, PodId, World};
 
 mod controller;
 
@@ -82,6 +82,8 @@ pub struct Options {
     pub private_mounts: bool,
     /// The program that runs containers instead of the own runner.
     pub runtime: Option<PathBuf>,
+    /// What keeps containers apart from this machine.
+    pub isolation: Isolation,
 }
 
 /// A run cannot begin.
@@ -221,6 +223,7 @@ impl Session {
             plugin: options.plugin.clone(),
             private_mounts: options.private_mounts,
             runtime: options.runtime.clone(),
+            isolation: options.isolation.clone(),
             addresses: Mutex::new(BTreeMap::new()),
         });
         let began = world.began;

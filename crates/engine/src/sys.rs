@@ -14,7 +14,6 @@ use std::fs::File;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use tokio::io::unix::AsyncFd;
 
@@ -172,22 +171,9 @@ pub(crate) fn own_capabilities() -> u64 {
 
 /// Opens a path below a directory as if that were the root; only to look at.
 pub(crate) fn open_within(base: &Path, part: &Path) -> io::Result<File> {
-    let base = File::options().read(true).custom_flags(libc::O_PATH).open(base)?;
-    let part = c_path(part)?;
-    let flags = u64::try_from(libc::O_PATH | libc::O_CLOEXEC).unwrap_or_default();
-    let how = [flags, 0, libc::RESOLVE_IN_ROOT];
-    let size = std::mem::size_of_val(&how);
-    // SAFETY: the path is nul-terminated, `how` has the layout of open_how and its size is passed.
-    let fd = unsafe {
-        libc::syscall(
-            libc::SYS_openat2,
-            base.as_raw_fd(),
-            part.as_ptr(),
-            how.as_ptr(),
-            size,
-        )
-    };
-    Ok(owned(RawFd::try_from(check(fd)?).unwrap_or(-1)).into())
+    let base = walk::refer(&c_path(base)?)?;
+    let found = walk::reach(base.as_fd(), &c_path(part)?, walk::Links::InRoot)?;
+    Ok(found.into())
 }
 
 /// A part of a volume, as [`walk::sub_path`] finds it.
@@ -195,6 +181,17 @@ pub(crate) fn sub_path(volume: &Path, part: &Path) -> io::Result<OwnedFd> {
     let part = walk::Walk::new(part)?;
     let volume = walk::refer(&c_path(volume)?)?;
     Ok(walk::sub_path(volume.as_fd(), &part)?)
+}
+
+/// Opens a regular file below a directory; links must not lead out of it.
+pub(crate) fn read_beneath(base: &Path, part: &Path) -> io::Result<File> {
+    let base = walk::refer(&c_path(base)?)?;
+    let found = walk::Walk::new(part)?.open(base.as_fd(), walk::Links::Beneath, walk::Missing::Error)?;
+    if walk::kind(found.as_fd())? != rustix::fs::FileType::RegularFile {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a file"));
+    }
+    // Through /proc, because the descriptor only refers to it.
+    File::open(format!("/proc/self/fd/{}", found.as_raw_fd()))
 }
 
 /// Writes once.

@@ -90,6 +90,28 @@ pub enum Notice {
     Over,
 }
 
+/// What keeps containers apart from this machine, unless their pod says otherwise.
+#[derive(Debug, Clone)]
+pub struct Isolation {
+    /// Processes and threads of a pod (k8s: `podPidsLimit`). `None`: any number.
+    pub pids: Option<u64>,
+    /// The directory that `localhostProfile` is relative to.
+    pub seccomp_root: PathBuf,
+}
+
+impl Isolation {
+    /// Processes and threads of a pod by default.
+    pub const POD_PIDS: u64 = 4096;
+
+    /// The defaults, with this directory for seccomp profiles.
+    pub fn new(seccomp_root: PathBuf) -> Self {
+        Self {
+            pids: Some(Self::POD_PIDS),
+            seccomp_root,
+        }
+    }
+}
+
 /// What all pods of a run share.
 #[derive(Debug)]
 pub struct World {
@@ -119,6 +141,8 @@ pub struct World {
     pub memory: i128,
     /// Where limits are enforced, if they can be.
     pub cgroups: Option<Arc<Hierarchy>>,
+    /// What keeps containers apart from this machine.
+    pub isolation: Isolation,
     /// What containers wrote.
     pub logs: Logs,
     /// What is done to a pod's network before its first container.

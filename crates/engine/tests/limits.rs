@@ -84,6 +84,36 @@ async fn memory_processes_and_processor_time() {
     assert!(!above.iter().any(|dir| dir.exists()), "{above:?}");
 }
 
+/// One container uses up what the pod has; the other one has nothing left, and this machine does not notice.
+#[tokio::test]
+async fn containers_of_a_pod_share_its_number_of_processes() {
+    let bench = Bench::new().await;
+    let node = Arc::new(Hierarchy::probe().unwrap());
+    let pod = Arc::new(node.pod("pod-of-few", 12).unwrap());
+    // With the shell that is all.
+    let greedy = "for i in 1 2 3 4 5 6 7 8 9 10 11; do sleep 60 & done; wait";
+    let mut spec = bench.script("greedy-member", greedy);
+    spec.cgroups = Some(Arc::clone(&pod));
+    let greedy = start(&spec).await.unwrap();
+    let counted = || {
+        let pids = groups("pod-of-few").into_iter().find_map(|dir| {
+            let read = |name: &str| std::fs::read_to_string(dir.join(name)).ok();
+            Some((read("pids.max")?, read("pids.current")?))
+        });
+        pids.unwrap()
+    };
+    assert_eq!(counted().0, "12\n");
+    until("the pod has all its processes", || counted().1 == "12\n").await;
+    let mut spec = bench.script("other-member", "true");
+    spec.cgroups = Some(Arc::clone(&pod));
+    // It can be put into the group, but it cannot have another process.
+    spec.process.args = ["sh", "-c", "(true); echo started"].map(String::from).into();
+    let (_, out, err) = finish(start(&spec).await.unwrap()).await;
+    assert!(err.contains("fork"), "{out}{err}");
+    drop((spec, greedy, pod));
+    until("the group of the pod is gone", || groups("pod-of-few").is_empty()).await;
+}
+
 #[tokio::test]
 async fn memory_that_runs_out_is_noticed() {
     let bench = Bench::new().await;

@@ -1,11 +1,12 @@
 //! The group of one container.
 
-use super::named;
+use super::{Hierarchy, named};
 use crate::container::Resources;
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The period over which processor time is counted, in microseconds.
@@ -20,6 +21,8 @@ pub(crate) struct Group {
     dirs: Vec<PathBuf>,
     /// The file that counts kills for want of memory.
     events: Option<PathBuf>,
+    /// What it was made in; goes after the directories.
+    hierarchy: Option<Arc<Hierarchy>>,
 }
 
 /// What is written into which file.
@@ -31,9 +34,13 @@ pub(super) fn v1(
     cpu: Option<PathBuf>,
     pids: Option<PathBuf>,
 ) -> io::Result<Group> {
+    // A container without limits is in a group only so that it counts for its pod.
+    let limited = *resources != Resources::default();
+    let (memory, cpu) = (memory.filter(|_| limited), cpu.filter(|_| limited));
     let mut group = Group {
         dirs: Vec::new(),
         events: memory.as_ref().map(|dir| dir.join("memory.oom_control")),
+        hierarchy: None,
     };
     let bytes = resources.memory.map(|m| ("memory.limit_in_bytes", m.to_string()));
     let processes = resources.pids.map(|p| ("pids.max", p.to_string()));
@@ -47,6 +54,7 @@ pub(super) fn v2(resources: &Resources, dir: PathBuf) -> io::Result<Group> {
     let mut group = Group {
         dirs: Vec::new(),
         events: Some(dir.join("memory.events")),
+        hierarchy: None,
     };
     let mut settings = Settings::new();
     if let Some(memory) = resources.memory {
@@ -95,6 +103,12 @@ fn weight(shares: u64) -> u64 {
 }
 
 impl Group {
+    /// Keeps what it was made in for as long as it is there.
+    pub(super) fn within(mut self, hierarchy: Arc<Hierarchy>) -> Self {
+        self.hierarchy = Some(hierarchy);
+        self
+    }
+
     fn add(&mut self, dir: Option<PathBuf>, controller: &str, settings: Settings) -> io::Result<()> {
         let Some(dir) = dir else {
             if settings.is_empty() {
@@ -173,7 +187,9 @@ impl Drop for Group {
         let rest = Self {
             dirs: Vec::new(),
             events: None,
+            hierarchy: None,
         };
+        let hierarchy = self.hierarchy.take();
         // Something is still in there: a process of a shared namespace, or one the kernel is still taking down.
         let work = move || {
             let mut rest = std::mem::ManuallyDrop::new(rest);
@@ -182,10 +198,11 @@ impl Drop for Group {
                 rest.kill();
                 rest.dirs.retain(|dir| !removed(dir));
                 if rest.dirs.is_empty() {
-                    return;
+                    break;
                 }
                 std::thread::park_timeout(PAUSE);
             }
+            drop(hierarchy);
         };
         let _ = std::thread::Builder::new().name("cgroup".into()).spawn(work);
     }

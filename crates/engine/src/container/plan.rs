@@ -68,8 +68,8 @@ pub(crate) struct Plan {
     pub(super) held: Vec<Arc<OwnedFd>>,
     pub(super) group: Option<Arc<Group>>,
     pub(super) unguarded: bool,
-    /// Where a terminal is made.
-    pub(super) devices: PathBuf,
+    /// The root directory below which a terminal is made.
+    pub(super) terminals: PathBuf,
     /// User and group whose terminal it is.
     pub(super) owner: (u32, u32),
 }
@@ -163,7 +163,7 @@ impl Checked<'_> {
 pub(super) fn container(spec: &Spec) -> Result<Plan, StartError> {
     let check = Checked { id: &spec.id };
     let mut plan = Plan {
-        devices: PathBuf::from("/dev"),
+        terminals: PathBuf::from("/"),
         ..Plan::default()
     };
     let shared = spec.sandbox.pid_namespace();
@@ -181,7 +181,7 @@ pub(super) fn container(spec: &Spec) -> Result<Plan, StartError> {
     if let Some(hierarchy) = spec
         .cgroups
         .as_ref()
-        .filter(|_| spec.resources != Resources::default())
+        .filter(|place| place.is_pod() || spec.resources != Resources::default())
     {
         let group = hierarchy.group(&spec.id, &spec.resources);
         let group = group.map_err(|source| check.step("make the control group", source))?;
@@ -235,7 +235,7 @@ pub(super) fn further(
         join_group(&check, Arc::clone(group), &mut plan)?;
     }
     let root = PathBuf::from(format!("/proc/{}/root", first.pid));
-    plan.devices = root.join("dev");
+    plan.terminals.clone_from(&root);
     finish(&check, &with_home(process, &[root]), seccomp, &mut plan)?;
     Ok(plan)
 }
@@ -338,3 +338,6 @@ fn program(check: &Checked<'_>, process: &Process) -> Result<Program, StartError
         env: all("the environment", pairs.collect())?,
     })
 }
+
+#[cfg(test)]
+mod tests;

@@ -278,7 +278,7 @@ fn connect(plan: &mut Plan, stdio: Stdio) -> io::Result<Output> {
             }
         }
         Stdio::Terminal { rows, columns } => {
-            let (ours, theirs) = terminal::open(&plan.devices, plan.owner)?;
+            let (ours, theirs) = terminal::open(&plan.terminals, plan.owner)?;
             terminal::resize(&ours, rows, columns);
             output.terminal = Some(ours);
             let theirs = Arc::new(theirs);

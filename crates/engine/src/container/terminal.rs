@@ -1,10 +1,10 @@
 //! Terminals for processes in containers.
 
-use rustix::fs::{Gid, Mode, OFlags, Uid, fchown, open as open_file};
+use rustix::fs::{Gid, Mode, OFlags, Uid, fchown, fstat, major, minor, open as open_file};
 use rustix::pty::{OpenptFlags, ioctl_tiocgptpeer, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::Path;
 
 /// Says how large the window is.
@@ -19,10 +19,22 @@ pub(crate) fn resize(fd: &OwnedFd, rows: u16, columns: u16) {
     let _ = tcsetwinsize(fd, size);
 }
 
+/// The device that makes terminals.
+const PTMX: (u32, u32) = (5, 2);
+
 /// A terminal among a container's own, so that programs find it by name: our side, and the process's.
-pub(super) fn open(devices: &Path, owner: (u32, u32)) -> io::Result<(OwnedFd, OwnedFd)> {
+///
+/// The container decides what lies there: no link leads out of `root`, and nothing but the device is opened.
+pub(super) fn open(root: &Path, owner: (u32, u32)) -> io::Result<(OwnedFd, OwnedFd)> {
+    let found = crate::sys::open_within(root, Path::new("dev/pts/ptmx"))?;
+    let device = fstat(&found)?.st_rdev;
+    if (major(device), minor(device)) != PTMX {
+        return Err(io::ErrorKind::NotFound.into());
+    }
     let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
-    let ours = open_file(devices.join("pts/ptmx"), flags, Mode::empty())?;
+    // Through /proc, because the descriptor only refers to it.
+    let path = format!("/proc/self/fd/{}", found.as_raw_fd());
+    let ours = open_file(path, flags, Mode::empty())?;
     unlockpt(&ours)?;
     let theirs = ioctl_tiocgptpeer(
         &ours,

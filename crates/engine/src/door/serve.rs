@@ -120,11 +120,21 @@ impl Visit {
             .map_err(|_| Refused::Because(no_logs(&info, &name, previous)))?;
         let broken = |e: io::Error| Refused::Because(format!("read {}: {e}", path.display()));
         let mut follower = self.world.logs.follow(path.clone()).map_err(broken)?;
-        let mut lines = follower.rest().map_err(broken)?;
-        if let Some(tail) = tail {
-            lines = last(lines, tail);
+        let mut kept = Vec::new();
+        loop {
+            let lines = follower.some().map_err(broken)?;
+            if lines.is_empty() {
+                break;
+            }
+            match tail {
+                None => show(stream, &lines, timestamps).await?,
+                Some(tail) => {
+                    kept.extend(lines);
+                    kept = last(kept, tail);
+                }
+            }
         }
-        show(stream, &lines, timestamps).await?;
+        show(stream, &kept, timestamps).await?;
         // A visitor that hangs up in between is seen at once, not at the next line.
         let mut more = follow;
         while more {
@@ -132,8 +142,13 @@ impl Visit {
                 more = follower.more() => more,
                 _ = frame::receive(stream) => return Err(Refused::Gone),
             };
-            let lines = follower.rest().map_err(broken)?;
-            show(stream, &lines, timestamps).await?;
+            loop {
+                let lines = follower.some().map_err(broken)?;
+                if lines.is_empty() {
+                    break;
+                }
+                show(stream, &lines, timestamps).await?;
+            }
         }
         frame::send(stream, Kind::Answer, b"null").await?;
         Ok(())

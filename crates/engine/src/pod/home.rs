@@ -19,6 +19,7 @@ use tokio::runtime::Handle;
 use tokio::task::spawn_blocking;
 
 use super::{Home, HomeError, Mail, Pod, chain, facts, watch};
+use crate::cgroup::Hierarchy;
 use crate::network::{NODE_ADDRESS, NetworkError};
 use crate::sandbox::{Processes, Sandbox, SandboxSpec};
 use crate::volumes;
@@ -135,6 +136,10 @@ fn leave(world: &World, home: &Home) -> Result<(), HomeError> {
 
 async fn make(world: &World, pod: &Value, place: &Place) -> Result<Home, HomeError> {
     let flag = |field: &str| flag(pod, field);
+    let own_users = view::at(pod, &["spec", "hostUsers"]) == Some(&Value::Bool(false));
+    if own_users && !crate::sys::in_user_namespace() {
+        return Err(HomeError::UserNamespace);
+    }
     let network = match place.address {
         None => world.node.namespace().clone(),
         Some(address) => {
@@ -182,6 +187,7 @@ async fn make(world: &World, pod: &Value, place: &Place) -> Result<Home, HomeErr
         },
     })
     .await?;
+    let cgroups = pod_group(world, id, sandboxes).await;
     Ok(Home {
         sandbox,
         network,
@@ -189,7 +195,24 @@ async fn make(world: &World, pod: &Value, place: &Place) -> Result<Home, HomeErr
         facts,
         volumes,
         directory,
+        cgroups,
     })
+}
+
+/// The group of the pod. Where the kernel cannot count processes, pods run without that limit, which is reported.
+async fn pod_group(world: &World, id: PodId, sandboxes: usize) -> Option<Arc<Hierarchy>> {
+    let node = world.cgroups.as_ref()?;
+    let Some(limit) = world.isolation.pids else {
+        return Some(Arc::clone(node));
+    };
+    match node.pod(&format!("pod-{id}-{sandboxes}"), limit) {
+        Ok(pod) => Some(Arc::new(pod)),
+        Err(error) => {
+            let text = format!("the number of processes is not limited: {error}");
+            world.tell(Notice::Trouble(Some(id), text)).await;
+            Some(Arc::clone(node))
+        }
+    }
 }
 
 fn sysctls(pod: &Value) -> Vec<(String, String)> {

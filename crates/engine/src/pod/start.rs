@@ -157,6 +157,9 @@ pub(super) fn of<'a>(
         directory: &home.directory,
         id: format!("{id}-{}-{attempt}", remora_pod::view::name(container)),
         sandbox: Arc::clone(&home.sandbox),
-        cgroups: world.cgroups.clone(),
+        cgroups: home.cgroups.clone(),
+        // Another runtime makes groups of its own, where the limit of the pod does not reach.
+        pids: world.isolation.pids.filter(|_| world.runtime.is_some()),
+        seccomp_root: &world.isolation.seccomp_root,
     }
 }

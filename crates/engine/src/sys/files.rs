@@ -71,14 +71,14 @@ fn on_descriptors(op: &FileOp, slots: &mut Slots<'_>) -> Outcome {
             slots.put(*slot, copy)
         }
         FileOp::Null { slot } => null_device().and_then(|fd| slots.put(*slot, fd)),
-        FileOp::Expect { slot, magic } => match is_kind(slots.get(*slot)?, *magic)? {
-            true => Ok(0),
-            false => Err(libc::EINVAL),
-        },
-        FileOp::Avoid { slot, magic } => match is_kind(slots.get(*slot)?, *magic)? {
-            true => Err(libc::EPERM),
-            false => Ok(0),
-        },
+        FileOp::Expect { slot, magic } => {
+            let expected = is_kind(slots.get(*slot)?, *magic)?;
+            if expected { Ok(0) } else { Err(libc::EINVAL) }
+        }
+        FileOp::Avoid { slot, magic } => {
+            let wrong = is_kind(slots.get(*slot)?, *magic)?;
+            if wrong { Err(libc::EPERM) } else { Ok(0) }
+        }
         FileOp::Target {
             below,
             path,
@@ -198,7 +198,7 @@ fn null_device() -> Result<OwnedFd, c_int> {
 
 fn is_kind(fd: BorrowedFd<'_>, magic: i64) -> Result<bool, c_int> {
     let found = rustix::fs::fstatfs(fd).map_err(errno)?;
-    Ok(i64::from(found.f_type) == magic)
+    Ok(found.f_type == magic)
 }
 
 fn target(

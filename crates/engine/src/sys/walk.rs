@@ -5,7 +5,7 @@
 //! works on the descriptor. Used between clone and exec too: nothing here allocates but [`Walk::new`].
 
 use super::c_path;
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags};
+use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use std::ffi::CString;
 use std::io;
@@ -123,26 +123,33 @@ fn step(
 
 /// A name without a slash, which is never followed. Somebody else may have made it first.
 fn make(parent: BorrowedFd<'_>, name: &CString, missing: Missing) -> Result<(), Errno> {
-    let mode = |bits: u32| Mode::from_raw_mode(bits);
-    let made = match missing {
+    let permissions = Mode::from_raw_mode;
+    let outcome = match missing {
         Missing::Error => Err(Errno::NOENT),
         Missing::Directory(bits) | Missing::ExactDirectory(bits) => {
-            rustix::fs::mkdirat(parent, name.as_c_str(), mode(bits))
+            rustix::fs::mkdirat(parent, name.as_c_str(), permissions(bits))
         }
-        Missing::File => rustix::fs::mknodat(parent, name.as_c_str(), FileType::RegularFile, mode(0o644), 0),
+        Missing::File => rustix::fs::mknodat(
+            parent,
+            name.as_c_str(),
+            FileType::RegularFile,
+            permissions(0o644),
+            0,
+        ),
     };
-    match (made, missing) {
+    match (outcome, missing) {
         (Ok(()), Missing::ExactDirectory(bits)) => {
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             let made = rustix::fs::openat(parent, name.as_c_str(), flags, Mode::empty())?;
-            rustix::fs::fchmod(&made, mode(bits))
+            rustix::fs::fchmod(&made, permissions(bits))
         }
         (Err(Errno::EXIST), _) => Ok(()),
         (other, _) => other,
     }
 }
 
-fn reach(base: BorrowedFd<'_>, path: &std::ffi::CStr, links: Links) -> Result<OwnedFd, Errno> {
+/// Opens a whole path at once, only to refer to it.
+pub(super) fn reach(base: BorrowedFd<'_>, path: &std::ffi::CStr, links: Links) -> Result<OwnedFd, Errno> {
     let mut outcome = Err(Errno::AGAIN);
     for _ in 0..RENAME_RETRIES {
         let flags = OFlags::PATH | OFlags::CLOEXEC;
@@ -170,8 +177,7 @@ pub(crate) fn refer(path: &std::ffi::CStr) -> Result<OwnedFd, Errno> {
 
 /// The kind of file behind a descriptor.
 pub(crate) fn kind(fd: BorrowedFd<'_>) -> Result<FileType, Errno> {
-    let found = rustix::fs::statat(fd, c"", AtFlags::EMPTY_PATH)?;
-    Ok(FileType::from_raw_mode(found.st_mode))
+    Ok(FileType::from_raw_mode(rustix::fs::fstat(fd)?.st_mode))
 }
 
 #[cfg(test)]

@@ -34,6 +34,11 @@ pub(crate) fn image_store(given: Option<&PathBuf>) -> anyhow::Result<PathBuf> {
     given.map_or_else(|| Ok(base()?.join("images")), |path| whole(path))
 }
 
+/// Where seccomp profiles are that pods name with `localhostProfile`.
+pub(crate) fn seccomp_root(given: Option<&PathBuf>) -> anyhow::Result<PathBuf> {
+    given.map_or_else(|| Ok(base()?.join("seccomp")), |path| whole(path))
+}
+
 /// Containers have another idea of what a path begins with.
 fn whole(path: &Path) -> anyhow::Result<PathBuf> {
     std::path::absolute(path).with_context(|| format!("find {}", path.display()))

@@ -17,7 +17,7 @@ pub(crate) use args::{ABOUT, AFTER, Args};
 pub(crate) use course::Course;
 
 use crate::commands::check::measured;
-use crate::commands::instance::{image_store, state_dir};
+use crate::commands::instance::{image_store, seccomp_root, state_dir};
 use crate::input::Input;
 use crate::{commands::inject, out};
 use anyhow::{Context as _, bail};
@@ -27,7 +27,7 @@ use remora_engine::manifest::Manifest;
 use remora_engine::registry::Settings as RegistrySettings;
 use remora_engine::rootless::Privileges;
 use remora_engine::session::{Command, Options, Session, SessionError};
-use remora_engine::world::Notice;
+use remora_engine::world::{Isolation, Notice};
 use remora_startup::kubelet::Config;
 use show::Show;
 use std::path::{Path, PathBuf};
@@ -51,6 +51,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         state_dir(args.state_dir.as_ref())?,
         image_store(args.image_store.as_ref())?,
     );
+    let isolation = Isolation {
+        pids: Some(args.pod_pids_limit).filter(|limit| *limit > 0),
+        seccomp_root: seccomp_root(args.seccomp_profile_root.as_ref())?,
+    };
     if args.filename.is_empty() && !args.clean {
         bail!("filename not specified (see --filename or -f)");
     }
@@ -98,20 +102,20 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         .enable_all()
         .build()
         .context("start the runtime")?;
-    runtime.block_on(live(args, manifest, &base, store, foreign))
+    runtime.block_on(live(args, manifest, &base, (store, isolation), foreign))
 }
 
 async fn live(
     args: &Args,
     manifest: Manifest,
     base: &Path,
-    store: PathBuf,
+    (store, isolation): (PathBuf, Isolation),
     foreign: Option<PathBuf>,
 ) -> anyhow::Result<ExitCode> {
     // Before anything is there that would have to be cleaned up.
     let mut signals = Signals::new()?;
     let place = Place::take(base)?;
-    let mut options = options(args, &place, store)?;
+    let mut options = options(args, &place, store, isolation)?;
     options.runtime = foreign;
     let mut session = Session::start(manifest, options).await.map_err(explain)?;
     let mut show = Show::new(args);
@@ -157,7 +161,7 @@ fn tell(args: &Args, show: &Show) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn options(args: &Args, place: &Place, store: PathBuf) -> anyhow::Result<Options> {
+fn options(args: &Args, place: &Place, store: PathBuf, isolation: Isolation) -> anyhow::Result<Options> {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     let divided = |millis: u64| millis / args.fast_backoff.max(1);
     let usual = Config::default();
@@ -193,6 +197,7 @@ fn options(args: &Args, place: &Place, store: PathBuf) -> anyhow::Result<Options
         plugin: None,
         private_mounts: true,
         runtime: None,
+        isolation,
     })
 }
 

@@ -6,7 +6,7 @@ use remora_engine::manifest::{Manifest, Reading};
 use remora_engine::pod::Order;
 use remora_engine::registry::{Credentials, Settings as Registries};
 use remora_engine::session::{Command, Options, Session};
-use remora_engine::world::{Notice, Plugin};
+use remora_engine::world::{Isolation, Notice, Plugin};
 use remora_startup::kubelet::{Config, Kubelet, Status};
 use remora_startup::sim::{Act, Entry, Part, Trace, What};
 use serde_json::json;
@@ -396,5 +396,6 @@ fn options(play: &Play, directory: &Path, plugged: Arc<Mutex<Vec<(Instant, &'sta
         plugin: Some(plugin),
         private_mounts: false,
         runtime: None,
+        isolation: Isolation::new(directory.join("seccomp")),
     }
 }

@@ -383,8 +383,8 @@ mod tests {
 
     #[test]
     fn everything_covered_is_below_a_file_system_of_the_kernel() {
-        let checked = |path: &&str| path.starts_with("/proc/") || path.starts_with("/sys/");
-        assert!(MASKED.iter().chain(&PROTECTED).all(|path| checked(&path)));
+        let checked = |path: &str| path.starts_with("/proc/") || path.starts_with("/sys/");
+        assert!(MASKED.iter().chain(&PROTECTED).all(|path| checked(path)));
         let roots = ["/proc", "/sys"];
         let mounted = |root: &&str| USUAL.iter().any(|item| item.target == *root);
         assert!(roots.iter().all(mounted));

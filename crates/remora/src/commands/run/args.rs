@@ -170,6 +170,15 @@ pub(crate) struct Args {
     #[arg(long, value_name = "PROGRAM")]
     pub(crate) runtime: Option<String>,
 
+    /// Most processes and threads of a pod; 0 for any number
+    #[arg(long, value_name = "N", default_value_t = remora_engine::world::Isolation::POD_PIDS)]
+    pub(crate) pod_pids_limit: u64,
+
+    /// Directory that `localhostProfile` of pods is relative to (default: /var/lib/remora/seccomp, or
+    /// ~/.local/share/remora/seccomp)
+    #[arg(long, value_name = "DIR")]
+    pub(crate) seccomp_profile_root: Option<PathBuf>,
+
     /// Registry (host and port) that is spoken to without TLS; may be repeated
     #[arg(long, value_name = "HOST:PORT")]
     pub(crate) insecure_registry: Vec<String>,
