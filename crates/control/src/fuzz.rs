@@ -29,8 +29,7 @@ pub fn review(bytes: &[u8]) {
             written(&answer, &unreadable.head, most);
         }
         Ok(review) => {
-            let path = "/inject/cluster/east/net/n1";
-            let (injected, _) = mutate(&review, path, rules);
+            let (injected, _) = mutate(&review, "/inject/cluster/east/net/n1", rules);
             let answer = written(&injected, &review.head, most);
             if let Some(patch) = answer["response"]["patch"].as_str() {
                 let patch = STANDARD.decode(patch).unwrap_or_default();

@@ -168,10 +168,9 @@ pub fn document(bytes: &[u8]) {
         let again = Reference::parse(&printed);
         assert!(again.is_ok_and(|a| a.to_string() == printed), "{printed}");
         let path = format!("{}/{}", reference.repository, reference.wanted());
-        assert!(
-            !path.contains("..") && !path.contains(['?', '#', '%', ' ', '\\']),
-            "{path}"
-        );
+        // A tag may have dots in it, but no part of the path may be one that leads elsewhere.
+        let climbs = path.split('/').any(|part| matches!(part, "" | "." | ".."));
+        assert!(!climbs && !path.contains(['?', '#', '%', ' ', '\\']), "{path}");
     }
     if let Ok(digest) = Digest::parse(text) {
         assert_eq!(digest.as_str(), text);

@@ -1,7 +1,7 @@
 //! From a reference to an image in the store.
 
 use super::credentials::Credentials;
-use super::session::{Session, next};
+use super::session::{Session, next, protocol};
 use super::{Client, PullError};
 use crate::image::archive::fitting;
 use crate::image::manifest::{self, DOCUMENT_MAX, Descriptor, Document, Manifest, ManifestError};
@@ -86,10 +86,9 @@ pub async fn ensure(
     }
     let mut last = None;
     for endpoint in client.endpoints(&reference.registry) {
-        let session = Session::new(client, &endpoint, &reference, credentials).map(Arc::new);
-        let pulled = match session {
-            Ok(session) => pull(store, &session, &reference, progress).await,
-            Err(error) => Err(error),
+        let pulled = match Session::new(client, &endpoint, &reference, credentials) {
+            Some(session) => pull(store, &Arc::new(session), &reference, progress).await,
+            None => Err(protocol(&endpoint, "is not the address of a registry")),
         };
         match pulled {
             Ok(image) => return Ok(image),

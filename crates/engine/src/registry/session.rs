@@ -41,20 +41,19 @@ pub(super) struct Session {
 }
 
 impl Session {
+    /// `None` if the endpoint is not an address of a registry.
     pub(super) fn new(
         client: &Client,
         endpoint: &str,
         reference: &Reference,
         credentials: &Credentials,
-    ) -> Result<Self, PullError> {
-        let uri: Option<Uri> = endpoint.parse().ok();
-        let home = uri.as_ref().and_then(Origin::of);
-        let host = uri.as_ref().and_then(Uri::authority);
-        Ok(Self {
+    ) -> Option<Self> {
+        let uri: Uri = endpoint.parse().ok()?;
+        Some(Self {
             client: client.clone(),
             endpoint: endpoint.trim_end_matches('/').to_owned(),
-            home: home.ok_or_else(|| protocol(endpoint, "is not the address of a registry"))?,
-            host: host.map(ToString::to_string).unwrap_or_default(),
+            home: Origin::of(&uri)?,
+            host: uri.authority()?.to_string(),
             reference: reference.clone(),
             credentials: credentials.clone(),
             authorization: Mutex::default(),
@@ -143,25 +142,25 @@ impl Session {
             if !response.status().is_redirection() {
                 return Ok((response, answered));
             }
-            uri = self.redirected(url, &uri, &response, &mut answered)?;
+            let next = self.redirected(&uri, &response, &mut answered);
+            uri = next.map_err(|why| protocol(url, why))?;
         }
         Err(protocol(url, "redirects again and again"))
     }
 
-    /// Where a redirect leads, if the client may go there.
+    /// Where a redirect leads, if the client may go there; else what completes a sentence about the URL.
     fn redirected(
         &self,
-        url: &str,
         uri: &Uri,
         response: &Response<Incoming>,
         answered: &mut Answered,
-    ) -> Result<Uri, PullError> {
+    ) -> Result<Uri, String> {
         let location = response.headers().get(LOCATION).and_then(|l| l.to_str().ok());
         let next = location.and_then(|l| join(uri, l));
         let next = next.and_then(|next| Origin::of(&next).map(|origin| (next, origin)));
-        let (next, origin) = next.ok_or_else(|| protocol(url, "redirects to nowhere"))?;
+        let (next, origin) = next.ok_or("redirects to nowhere")?;
         let allowed = self.client.plain().leads(&answered.by, &origin);
-        allowed.map_err(|why| protocol(url, format!("redirects to {why}")))?;
+        allowed.map_err(|why| format!("redirects to {why}"))?;
         answered.moved(origin);
         Ok(next)
     }
@@ -268,7 +267,7 @@ impl Client {
     }
 }
 
-fn protocol(url: &str, why: impl Into<String>) -> PullError {
+pub(super) fn protocol(url: &str, why: impl Into<String>) -> PullError {
     PullError::Protocol {
         url: url.to_owned(),
         why: why.into(),

@@ -23,8 +23,10 @@ fn entry(name: &str, kind: EntryType, data: &[u8]) -> Vec<u8> {
     let mut header = Header::new_gnu();
     header.set_entry_type(kind);
     header.set_size(data.len() as u64);
-    (header.set_mode(0o755), header.set_mtime(1));
-    (header.set_uid(0), header.set_gid(0));
+    header.set_mode(0o755);
+    header.set_mtime(1);
+    header.set_uid(0);
+    header.set_gid(0);
     header.as_gnu_mut().unwrap().name[..name.len()].copy_from_slice(name.as_bytes());
     header.set_cksum();
     let padding = data.len().next_multiple_of(512) - data.len();
@@ -35,8 +37,10 @@ fn symlink(name: &str, target: &str) -> Vec<u8> {
     let mut header = Header::new_gnu();
     header.set_entry_type(EntryType::Symlink);
     header.set_size(0);
-    (header.set_mode(0o777), header.set_mtime(1));
-    (header.set_uid(0), header.set_gid(0));
+    header.set_mode(0o777);
+    header.set_mtime(1);
+    header.set_uid(0);
+    header.set_gid(0);
     let old = header.as_gnu_mut().unwrap();
     old.name[..name.len()].copy_from_slice(name.as_bytes());
     old.linkname[..target.len()].copy_from_slice(target.as_bytes());
@@ -93,7 +97,7 @@ fn a_decompression_bomb_is_stopped() {
     assert!(error.contains("200 times what was read"), "{error}");
     // The same without compression is no bomb, and what is small may have any ratio.
     unpacked(&plain, &plain, SMALL).unwrap();
-    let little = entry("zeros", EntryType::Regular, &[0; 60 << 10]);
+    let little = entry("zeros", EntryType::Regular, &vec![0; 60 << 10]);
     unpacked(&gzip(&little), &little, SMALL).unwrap();
     // Nor may what comes after the end of the archive be one.
     let after = [entry("x", EntryType::Regular, b""), vec![0; 3 << 20]].concat();
@@ -153,8 +157,8 @@ fn headers_do_not_fill_the_memory() {
     assert!(error.contains("headers of an entry"), "{error}");
     // A directory with content is strange, not hostile: its content is no header.
     let strange = [
-        entry("d/", EntryType::Directory, &[0; 20 << 10]),
-        entry("g", EntryType::XGlobalHeader, &[b'x'; 20 << 10]),
+        entry("d/", EntryType::Directory, &vec![0; 20 << 10]),
+        entry("g", EntryType::XGlobalHeader, &vec![b'x'; 20 << 10]),
     ];
     let strange = strange.concat();
     unpacked(&strange, &strange, SMALL).unwrap();
