@@ -5,7 +5,7 @@ mod common;
 
 use common::{Bench, finish, run};
 use remora_engine::cgroup::Hierarchy;
-use remora_engine::container::{Process, Resources, Stdio, start};
+use remora_engine::container::{Process, Resources, Spec, Stdio, start};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -104,8 +104,10 @@ async fn containers_of_a_pod_share_its_number_of_processes() {
     };
     assert_eq!(counted().0, "12\n");
     until("the pod has all its processes", || counted().1 == "12\n").await;
-    let mut spec = bench.script("other-member", "true");
-    spec.cgroups = Some(Arc::clone(&pod));
+    let mut spec = Spec {
+        id: "other-member".into(),
+        ..spec
+    };
     // It can be put into the group, but it cannot have another process.
     spec.process.args = ["sh", "-c", "(true); echo started"].map(String::from).into();
     let (_, out, err) = finish(start(&spec).await.unwrap()).await;

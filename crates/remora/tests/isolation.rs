@@ -121,9 +121,12 @@ fn a_pod_has_a_limit_of_processes() {
 
 fn bytes_below(directory: &Path) -> u64 {
     let entries = std::fs::read_dir(directory).unwrap();
-    let size = |entry: std::fs::DirEntry| match entry.file_type().unwrap().is_dir() {
-        true => bytes_below(&entry.path()),
-        false => entry.metadata().unwrap().len(),
+    let size = |entry: std::fs::DirEntry| {
+        if entry.file_type().unwrap().is_dir() {
+            bytes_below(&entry.path())
+        } else {
+            entry.metadata().unwrap().len()
+        }
     };
     entries.map(|entry| size(entry.unwrap())).sum()
 }
