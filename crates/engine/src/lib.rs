@@ -17,6 +17,7 @@ pub mod dns;
 pub mod door;
 mod egress;
 pub mod environment;
+pub mod fuzz;
 pub mod image;
 pub mod launch;
 pub mod logs;
