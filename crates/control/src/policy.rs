@@ -35,6 +35,16 @@ pub struct Mesh {
     pub trust_domains: TrustDomains,
 }
 
+impl Default for Mesh {
+    // istio: the root namespace and the trust domain unless others are configured.
+    fn default() -> Self {
+        Self {
+            root_namespace: "istio-system".to_owned(),
+            trust_domains: TrustDomains::default(),
+        }
+    }
+}
+
 /// The API group of both kinds.
 pub const GROUP: &str = "security.istio.io";
 

@@ -107,7 +107,7 @@ pub fn policy_translation(bytes: &[u8]) {
     let mut choices = Choices(bytes);
     let policies = match serde_json::from_slice::<Vec<Value>>(bytes) {
         Ok(policies) => policies.into_iter().take(4).map(placed).collect(),
-        Err(_) => (0..choices.below(3) + 1)
+        Err(_) => (0..=choices.below(3))
             .map(|_| choices.policy())
             .collect::<Vec<_>>(),
     };

@@ -5,6 +5,7 @@ use super::plane::{Cluster, Notice, What, named};
 use super::sources::{Names, Source, Sources};
 use super::watch::Seen;
 use super::world::{Key, Kind, World, key_of};
+use crate::policy::Mesh;
 use remora_mtls::TrustDomains;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -217,10 +218,14 @@ impl<'a> Follower<'a> {
 
     fn publish_rules(&mut self) {
         let (rules, wrong) = self.sources.rules();
-        if let Some(rules) = rules {
+        if let Some(mut rules) = rules {
             let aliases = &rules.settings.mesh.document()["trustDomainAliases"];
-            self.world
-                .trust(with_aliases(&self.cluster.trust_domains, aliases));
+            let trust_domains = with_aliases(&self.cluster.trust_domains, aliases);
+            self.world.trust(trust_domains.clone());
+            rules.policies = Mesh {
+                root_namespace: self.cluster.settings.namespace.clone(),
+                trust_domains,
+            };
             self.cluster.webhook().publish(rules);
             self.usable = true;
         }

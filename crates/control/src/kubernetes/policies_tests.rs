@@ -169,6 +169,7 @@ fn demanded(peers: &[Value]) -> Vec<String> {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table")]
 fn the_narrowest_peer_authentication_decides() {
     let (old, new) = ("2024-01-01T00:00:00Z", "2025-01-01T00:00:00Z");
     let mesh = |mode_: &str| peer("istio-system", "default", old, &mode(mode_));

@@ -103,7 +103,7 @@ fn is_map_key(key: &str, name: &str) -> bool {
 /// A match under construction: all its conditions must hold.
 #[derive(Debug, Default)]
 pub(super) struct Conditions {
-    conditions: Match,
+    all: Match,
     /// The peer must have, or must not have, an identity.
     authenticated: bool,
     unauthenticated: bool,
@@ -153,7 +153,7 @@ impl Conditions {
         values: &[&str],
         around: Surroundings<'_>,
     ) {
-        let m = &mut self.conditions;
+        let m = &mut self.all;
         let owned = || values.iter().map(|text| (*text).to_owned());
         let pick = |yes, no| if negated { no } else { yes };
         match attribute {
@@ -167,7 +167,7 @@ impl Conditions {
                 .extend(values.iter().filter_map(|text| account(text, around.namespace))),
             Attribute::SourceIp => pick(&mut m.source_ips, &mut m.not_source_ips).extend(owned()),
             Attribute::DestinationIp => {
-                pick(&mut m.destination_ips, &mut m.not_destination_ips).extend(owned())
+                pick(&mut m.destination_ips, &mut m.not_destination_ips).extend(owned());
             }
             Attribute::DestinationPort => {
                 let list = if negated { &mut m.not_ports } else { &mut m.ports };
@@ -192,13 +192,13 @@ impl Conditions {
             return None;
         }
         let presence = || "*".to_owned();
-        if self.authenticated && self.conditions.principals.is_empty() {
-            self.conditions.principals.push(presence());
+        if self.authenticated && self.all.principals.is_empty() {
+            self.all.principals.push(presence());
         }
         if self.unauthenticated {
-            self.conditions.not_principals.push(presence());
+            self.all.not_principals.push(presence());
         }
-        Some(self.conditions)
+        Some(self.all)
     }
 }
 
@@ -293,8 +293,8 @@ fn expanded(principal: &str, domains: &TrustDomains) -> Vec<String> {
     let whole = path == "*" || path.split('/').count() == 4;
     let mut all = vec![principal.to_owned()];
     if domain != "*" && whole && named(domain) {
-        let names: Vec<String> = under_all(path);
-        all.extend(names);
+        let other: Vec<String> = under_all(path);
+        all.extend(other);
     }
     all
 }

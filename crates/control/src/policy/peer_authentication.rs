@@ -130,13 +130,12 @@ fn ports(reader: &mut Reader, value: Option<&Value>, at: &Path) -> BTreeMap<u16,
         let at = at.join(port.as_str());
         let mode = mode(reader, Some(mtls), &at);
         let digits = port.bytes().all(|byte| byte.is_ascii_digit());
-        match port.parse().ok().filter(|number| digits && *number > 0) {
-            Some(number) => drop(ports.insert(number, mode)),
-            None => {
-                let text = port.clone();
-                let expected = "a port number";
-                reader.report(at, Fault::Value { text, expected });
-            }
+        if let Some(number) = port.parse().ok().filter(|number| digits && *number > 0) {
+            ports.insert(number, mode);
+        } else {
+            let text = port.clone();
+            let expected = "a port number";
+            reader.report(at, Fault::Value { text, expected });
         }
     }
     ports

@@ -30,6 +30,7 @@ fn texts(values: &[&str]) -> Vec<String> {
 }
 
 /// Every L4 field with a value, and the condition it becomes.
+#[expect(clippy::too_many_lines, reason = "a table")]
 fn fields() -> Vec<(&'static str, &'static str, Value, Match)> {
     let both = texts(&["td/ns/a/sa/b", "old-td/ns/a/sa/b"]);
     let principal = json!(["cluster.local/ns/a/sa/b"]);
@@ -179,7 +180,7 @@ fn every_l4_field_becomes_its_condition_and_nothing_else() {
             } else {
                 (&rule.to, &rule.from)
             };
-            assert_eq!(found, &[expected.clone()], "{field}");
+            assert_eq!(found, std::slice::from_ref(&expected), "{field}");
             assert!(other.is_empty() && rule.when.is_empty(), "{field}");
         }
     }
@@ -188,12 +189,12 @@ fn every_l4_field_becomes_its_condition_and_nothing_else() {
 #[test]
 fn every_l4_key_becomes_its_condition_for_values_and_for_not_values() {
     let none = Match::default;
-    let (p, not_p) = (
+    let (p, other_p) = (
         texts(&["td/ns/a/sa/b", "old-td/ns/a/sa/b"]),
         texts(&["td/ns/c/sa/d", "old-td/ns/c/sa/d"]),
     );
     let (a, b) = (texts(&["a"]), texts(&["b"]));
-    let (ip, not_ip) = (texts(&["10.0.0.0/8"]), texts(&["10.1.0.0/16"]));
+    let (ip, outside_ip) = (texts(&["10.0.0.0/8"]), texts(&["10.1.0.0/16"]));
     for (key, value, not_value, expected) in [
         (
             "source.principal",
@@ -201,7 +202,7 @@ fn every_l4_key_becomes_its_condition_for_values_and_for_not_values() {
             "td/ns/c/sa/d",
             Match {
                 principals: p,
-                not_principals: not_p,
+                not_principals: other_p,
                 ..none()
             },
         ),
@@ -240,7 +241,7 @@ fn every_l4_key_becomes_its_condition_for_values_and_for_not_values() {
             "10.1.0.0/16",
             Match {
                 source_ips: ip.clone(),
-                not_source_ips: not_ip.clone(),
+                not_source_ips: outside_ip.clone(),
                 ..none()
             },
         ),
@@ -250,7 +251,7 @@ fn every_l4_key_becomes_its_condition_for_values_and_for_not_values() {
             "10.1.0.0/16",
             Match {
                 destination_ips: ip,
-                not_destination_ips: not_ip,
+                not_destination_ips: outside_ip,
                 ..none()
             },
         ),
