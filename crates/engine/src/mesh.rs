@@ -287,6 +287,6 @@ mod tests {
             panic!("{documents:?}")
         };
         assert!(open.policies.is_empty());
-        assert_eq!(closed.policies, [format!("shop/{}", policy.name)]);
+        assert_eq!(closed.policies, [format!("{}/{}", policy.namespace, policy.name)]);
     }
 }
