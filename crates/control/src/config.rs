@@ -16,6 +16,9 @@ pub struct Config {
     /// The trust domain of the mesh.
     #[serde(default = "cluster_local")]
     pub trust_domain: String,
+    /// Other names of the trust domain. Principals in policies that name one of them mean the same workloads.
+    #[serde(default)]
+    pub trust_domain_aliases: Vec<String>,
     /// Names under which the control plane is reached, for its own certificate.
     #[serde(default = "server_names")]
     pub server_names: Vec<String>,

@@ -3,8 +3,9 @@
 //! A document is ours (`kind` and fields beside it) or Kubernetes' (`apiVersion`, `metadata`, `spec`): pods, services,
 //! endpoint slices, nodes and Istio's policies become what they would in a cluster.
 
-use crate::kubernetes::{Kind, World};
+use crate::kubernetes::{Kind, Report, World};
 use crate::mesh::Document;
+use remora_mtls::TrustDomains;
 use remora_pod::yaml::{self, Limits, ReadError};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -68,8 +69,17 @@ pub enum LoadError {
     },
 }
 
+/// What files describe.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Described {
+    /// The mesh.
+    pub documents: Vec<Document>,
+    /// The policies among the objects, with what is not enforced as written.
+    pub reports: Vec<Report>,
+}
+
 /// The documents of all files; of directories, those of `*.yaml` and `*.yml` directly in them, in order of name.
-pub fn mesh(paths: &[PathBuf]) -> Result<Vec<Document>, LoadError> {
+pub fn mesh(paths: &[PathBuf], trust_domains: &TrustDomains) -> Result<Described, LoadError> {
     let mut found = Vec::new();
     for path in paths {
         for file in expand(path)? {
@@ -81,7 +91,7 @@ pub fn mesh(paths: &[PathBuf]) -> Result<Vec<Document>, LoadError> {
             found.extend(values(&text, &name)?);
         }
     }
-    understood(found)
+    understood(found, trust_domains)
 }
 
 /// What tells that a file is another one, or has another content, without reading it.
@@ -131,13 +141,13 @@ pub(crate) fn read(path: &Path) -> Result<String, LoadError> {
 
 /// The documents of one text. `name` is for messages.
 pub fn documents(text: &str, name: &str) -> Result<Vec<Document>, LoadError> {
-    understood(values(text, name)?)
+    Ok(understood(values(text, name)?, &TrustDomains::default())?.documents)
 }
 
 /// Objects of Kubernetes are looked at together: services select pods, wherever they stand.
-fn understood(found: Vec<Found>) -> Result<Vec<Document>, LoadError> {
+fn understood(found: Vec<Found>, trust_domains: &TrustDomains) -> Result<Described, LoadError> {
     // istio: names of the cluster, the root namespace and the domain unless others are given.
-    let mut world = World::new("cluster", "istio-system", "cluster.local");
+    let mut world = World::new("cluster", "istio-system", "cluster.local", trust_domains.clone());
     let mut documents = Vec::new();
     for found in found {
         if found.value.get("apiVersion").is_none() {
@@ -162,7 +172,10 @@ fn understood(found: Vec<Found>) -> Result<Vec<Document>, LoadError> {
         world.put(kind, &found.value);
     }
     documents.extend(world.changes().filter_map(|(_, document)| document));
-    Ok(documents)
+    Ok(Described {
+        documents,
+        reports: world.reports(),
+    })
 }
 
 /// The one document of a file.

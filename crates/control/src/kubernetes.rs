@@ -15,7 +15,7 @@ mod keeper;
 mod plane;
 mod pod;
 mod pods;
-mod policy;
+mod policies;
 mod root;
 mod service;
 mod shared;
@@ -27,5 +27,6 @@ pub mod world;
 
 pub use keep::KeepError;
 pub use plane::{Cluster, Notice, Settings, StartError};
+pub use policies::Report;
 pub use sources::SourceError;
 pub use world::{Kind, World};

@@ -15,6 +15,7 @@ pub mod install;
 pub mod kubernetes;
 pub mod mesh;
 pub mod plane;
+pub mod policy;
 pub mod status;
 mod tls;
 pub mod token;

@@ -4,6 +4,7 @@ mod policy;
 mod service;
 mod workload;
 
+pub(crate) use policy::is_range;
 pub use policy::{Action, Match, Policy, Rule, Scope};
 pub use remora_xds::server::Snapshots;
 pub use service::{Affinity, Distribution, InternalPolicy, Protocol, Service, ServicePort, Visibility};
@@ -95,11 +96,14 @@ impl Document {
     }
 
     /// Which sidecars are told. Policies are needed where they are kept; who calls has to ask anyway.
-    fn audience(&self) -> Audience {
+    pub(crate) fn audience(&self) -> Audience {
         let (namespace, private) = match self {
             Self::Workload(workload) => (&workload.namespace, workload.visibility == Visibility::Namespace),
             Self::Service(service) => (&service.namespace, service.visibility == Visibility::Namespace),
-            Self::Policy(policy) => (&policy.namespace, policy.scope != Scope::Global),
+            Self::Policy(policy) => {
+                let own = policy.scope != Scope::Global && policy.visibility == Visibility::Namespace;
+                (&policy.namespace, own)
+            }
         };
         if private {
             Audience::Namespace(namespace.as_str().into())
@@ -149,7 +153,7 @@ pub fn encode(documents: &[Document], trust_domain: &str) -> Result<Snapshots, M
 }
 
 /// The snapshots with some documents added, exchanged or taken away, and what could not be expressed: what was served
-/// under that name stays. Documents are taken one by one and not kept: a large mesh is never in memory twice.
+/// under that name stays, except a policy, which is replaced by one that admits nothing. Documents are taken one by one and not kept: a large mesh is never in memory twice.
 pub fn amend(
     now: &Snapshots,
     changes: impl IntoIterator<Item = (Name, Option<Document>)>,
@@ -159,15 +163,28 @@ pub fn amend(
     let (mut addresses, mut policies) = (begin(ADDRESS), begin(AUTHORIZATION));
     let mut refused = Vec::new();
     for (name, document) in changes {
-        let resource = document.map(|document| document.resource(trust_domain));
+        let resource = document.as_ref().map(|document| document.resource(trust_domain));
         match (resource.transpose(), &name) {
             (Ok(resource), Name::Address(name)) => addresses.exchange(name, resource),
             (Ok(resource), Name::Policy(name)) => policies.exchange(name, resource),
-            (Err(error), _) => refused.push((name, error)),
+            (Err(error), _) => {
+                if let (Name::Policy(name), Some(stand_in)) = (&name, document.as_ref().and_then(stand_in)) {
+                    policies.exchange(name, stand_in.resource(trust_domain).ok());
+                }
+                refused.push((name, error));
+            }
         }
     }
     let next = [(ADDRESS, addresses), (AUTHORIZATION, policies)].map(finished);
     (next.into(), refused)
+}
+
+/// A policy that is not served leaves workloads open, or lets them wait for it.
+fn stand_in(document: &Document) -> Option<Document> {
+    match document {
+        Document::Policy(policy) => Some(Document::Policy(policy.stand_in())),
+        Document::Workload(_) | Document::Service(_) => None,
+    }
 }
 
 fn finished((url, amendment): (&'static str, Amendment)) -> (&'static str, Snapshot) {

@@ -3,12 +3,14 @@
 use crate::certificates::Certificates;
 use crate::chain::Chain;
 use crate::config::Config;
-use crate::files::{self, LoadError};
+use crate::files::{self, Described, LoadError};
+use crate::kubernetes::Report;
 use crate::mesh::{self, Document, MeshError};
 use crate::tls;
 use crate::token::{Authenticator, FileTokens, TokensError, caller};
 use remora_mtls::{
-    Authority, AuthorityError, BootstrapError, Kept, KeyError, PrivateKey, SpiffeId, bootstrap_server,
+    Authority, AuthorityError, BootstrapError, InvalidSpiffeId, Kept, KeyError, PrivateKey, SpiffeId,
+    TrustDomains, bootstrap_server,
 };
 use remora_xds::delta::View;
 use remora_xds::proto::certificate::istio_certificate_service_server::IstioCertificateServiceServer;
@@ -48,6 +50,7 @@ pub struct Settings {
 /// Files that are looked at again and again.
 struct Sources {
     mesh: Vec<PathBuf>,
+    trust_domains: TrustDomains,
     tokens: Arc<FileTokens>,
     reload: Duration,
 }
@@ -76,6 +79,8 @@ pub enum Notice {
     },
     /// New files cannot be used; the last good ones stay in force.
     Kept(PlaneError),
+    /// A policy of the files is not enforced as written.
+    Policy(Report),
     /// A proxy refused something.
     Refused {
         /// Which.
@@ -95,6 +100,7 @@ impl fmt::Display for Notice {
                 )
             }
             Self::Kept(error) => write!(f, "keeping what was served before: {}", Chain(error)),
+            Self::Policy(report) => report.fmt(f),
             Self::Refused { caller, why } => write!(f, "{caller} refused: {why:?}"),
         }
     }
@@ -109,6 +115,9 @@ pub enum PlaneError {
     /// The description makes no sense.
     #[error("describe the mesh")]
     Mesh(#[from] MeshError),
+    /// The name of the trust domain, or of one of its aliases.
+    #[error("use the trust domain")]
+    TrustDomain(#[from] InvalidSpiffeId),
     /// The tokens.
     #[error("read the tokens")]
     Tokens(#[from] TokensError),
@@ -165,7 +174,8 @@ impl Plane {
     ) -> Result<Self, PlaneError> {
         let authority = open_authority(&config.authority, SystemTime::now())?;
         let tokens = Arc::new(FileTokens::open(&config.tokens, &config.trust_domain)?);
-        let documents = files::mesh(&config.mesh)?;
+        let trust_domains = TrustDomains::new(&config.trust_domain, &config.trust_domain_aliases)?;
+        let described = files::mesh(&config.mesh, &trust_domains)?;
         let settings = Settings {
             trust_domain: config.trust_domain,
             server_names: config.server_names,
@@ -179,10 +189,11 @@ impl Plane {
         }
         plane.files = Some(Sources {
             mesh: config.mesh,
+            trust_domains,
             tokens,
             reload: config.reload,
         });
-        plane.publish(&documents)?;
+        plane.publish_described(&described)?;
         Ok(plane)
     }
 
@@ -329,7 +340,19 @@ impl Plane {
 
     fn reload(&self, files: &Sources) -> Result<(), PlaneError> {
         files.tokens.reload()?;
-        self.publish(&files::mesh(&files.mesh)?)
+        self.publish_described(&files::mesh(&files.mesh, &files.trust_domains)?)
+    }
+
+    fn publish_described(&self, described: &Described) -> Result<(), PlaneError> {
+        self.publish(&described.documents)?;
+        for report in described
+            .reports
+            .iter()
+            .filter(|report| !report.problems.is_empty())
+        {
+            (self.notice)(&Notice::Policy(report.clone()));
+        }
+        Ok(())
     }
 
     /// Issues the certificate of the control plane itself anew, in time.

@@ -171,3 +171,27 @@ pub(crate) async fn caller(
         Unidentified::Unavailable(_) => Status::unavailable(why.to_string()),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::same;
+
+    #[test]
+    fn tokens_are_the_same_only_if_every_byte_is() {
+        assert!(same(b"secret", b"secret"));
+        // Differences in several bytes whose bits have nothing in common, and such that cancel out.
+        for other in [
+            "Secret", "secreT", "tecrer", "SECRET", "secre", "secrets", "", "crests", "rfcqdu",
+        ] {
+            assert!(!same(b"secret", other.as_bytes()), "{other}");
+            assert!(!same(other.as_bytes(), b"secret"), "{other}");
+        }
+        for bit in 0..8 {
+            for at in 0..6 {
+                let mut near = *b"secret";
+                near[at] ^= 1 << bit;
+                assert!(!same(b"secret", &near), "bit {bit} of byte {at}");
+            }
+        }
+    }
+}

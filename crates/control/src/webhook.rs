@@ -1,7 +1,9 @@
-//! Admission webhooks: `/inject` changes pods before they exist, `/check` judges what came of them.
+//! Admission webhooks: `/inject` changes pods before they exist, `/check` judges what came of them, `/policy` judges
+//! Istio's policies.
 //!
 //! What is decided is decided without IO: [`review`] reads the API server's question and writes the answer,
-//! [`variables`] reads the path, [`mutate`] injects, [`judge`] runs the start-up model. [`server`] carries bytes.
+//! [`variables`] reads the path, [`mutate`] injects, [`judge`] runs the start-up model, [`policy`] reads policies.
+//! [`server`] carries bytes.
 //!
 //! Promises: every question that can be read is answered with its uid and version; a mistake refuses that pod with a
 //! sentence a person can act on, and no other; the rules of an answer are those in force when the question came; a
@@ -12,6 +14,7 @@ pub mod counts;
 pub mod judge;
 pub mod mutate;
 pub mod nodes;
+pub mod policy;
 pub mod review;
 pub mod server;
 pub mod variables;
@@ -34,4 +37,6 @@ pub struct Rules {
     pub native: Native,
     /// Whether a pod that will not start is refused.
     pub enforcement: Enforcement,
+    /// The mesh that policies belong to.
+    pub policies: crate::policy::Mesh,
 }

@@ -1,7 +1,10 @@
 //! Entry points for fuzzing: whatever an image or a registry sends, nothing panics, nothing outside of a layer changes,
 //! limits hold, and no credential goes to a host that may not have it.
 
+mod policies;
+
 pub use crate::registry::fuzz::challenge;
+pub use policies::*;
 
 use crate::image::archive::import;
 use crate::image::unpack::{Limits, unpack};

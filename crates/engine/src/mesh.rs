@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use remora_control::kubernetes::{Kind, World};
+use remora_control::kubernetes::{Kind, Report, World};
 use remora_control::mesh::{Document, Workload};
 use remora_control::plane::Settings;
 use remora_control::token::{Authenticator, Unidentified};
 use remora_control::{Notice, Plane, PlaneError};
-use remora_mtls::{Authority, AuthorityError, InvalidSpiffeId, SpiffeId};
+use remora_mtls::{Authority, AuthorityError, InvalidSpiffeId, SpiffeId, TrustDomains};
 use remora_pod::{object, view};
 use serde_json::{Value, json};
 
@@ -113,12 +113,9 @@ pub fn documents(
     Ok(documents)
 }
 
-/// Policies mean here what they mean in a cluster, so the control plane of clusters translates them.
-fn add_policies(documents: &mut Vec<Document>, peers: &[Peer<'_>], policies: &[Value]) {
-    if policies.is_empty() {
-        return;
-    }
-    let mut world = World::new("run", ROOT_NAMESPACE, TRUST_DOMAIN);
+fn world_of(policies: &[Value]) -> World {
+    // The sidecars of a run know no aliases.
+    let mut world = World::new("run", ROOT_NAMESPACE, TRUST_DOMAIN, TrustDomains::default());
     for policy in policies {
         let kind = match object::kind(policy) {
             "PeerAuthentication" => Kind::PeerAuthentication,
@@ -126,6 +123,22 @@ fn add_policies(documents: &mut Vec<Document>, peers: &[Peer<'_>], policies: &[V
         };
         world.put(kind, policy);
     }
+    world
+}
+
+/// The policies of a run that are not enforced as written.
+pub fn reports(policies: &[Value]) -> Vec<Report> {
+    let mut reports = world_of(policies).reports();
+    reports.retain(|report| !report.problems.is_empty());
+    reports
+}
+
+/// Policies mean here what they mean in a cluster, so the control plane of clusters translates them.
+fn add_policies(documents: &mut Vec<Document>, peers: &[Peer<'_>], policies: &[Value]) {
+    if policies.is_empty() {
+        return;
+    }
+    let mut world = world_of(policies);
     for peer in peers {
         let mut pod = peer.pod.clone();
         pod["status"] = json!({"phase": "Running", "podIP": peer.member.address.to_string()});
@@ -274,6 +287,6 @@ mod tests {
             panic!("{documents:?}")
         };
         assert!(open.policies.is_empty());
-        assert_eq!(closed.policies, [format!("shop/{}", policy.name)]);
+        assert_eq!(closed.policies, [format!("{}/{}", policy.namespace, policy.name)]);
     }
 }

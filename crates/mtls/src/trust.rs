@@ -82,6 +82,16 @@ pub struct TrustDomains {
     aliases: Vec<String>,
 }
 
+impl Default for TrustDomains {
+    /// istio: the trust domain of a mesh that names none.
+    fn default() -> Self {
+        Self {
+            own: "cluster.local".to_owned(),
+            aliases: Vec::new(),
+        }
+    }
+}
+
 impl TrustDomains {
     /// A trust domain and its aliases.
     pub fn new<A: AsRef<str>>(own: &str, aliases: &[A]) -> Result<Self, InvalidSpiffeId> {
@@ -110,6 +120,12 @@ impl TrustDomains {
     /// Our own.
     pub fn own(&self) -> &str {
         &self.own
+    }
+
+    /// Our own and its aliases.
+    pub fn all(&self) -> impl Iterator<Item = &str> {
+        let aliases = self.aliases.iter().map(String::as_str);
+        std::iter::once(self.own()).chain(aliases)
     }
 
     /// The id under our own trust domain; `None` for a stranger's.

@@ -1,7 +1,8 @@
 //! The mesh as this proxy knows it: workloads, services and policies, and a signal when any of them changes.
 //!
 //! A resource that is not understood is refused and what was known of it stays. A policy that was never understood
-//! is remembered as such: whoever it may protect is closed until it can be kept.
+//! is remembered as such: the workloads it may protect are closed until it can be kept. Those are the workloads of its
+//! scope, or, where that cannot be read, of its namespace; all, where that is the root namespace or unknown.
 
 mod hosts;
 mod read;
@@ -158,7 +159,7 @@ impl Mesh {
         self.read(Tables::policies)
     }
 
-    /// Policies that were never understood, by name: while there are any, nobody is let in.
+    /// Policies that were never understood, by name. The workloads they may protect accept nothing.
     pub fn broken_policies(&self) -> Vec<String> {
         self.read(Tables::broken)
     }
@@ -192,3 +193,6 @@ impl Mesh {
         look(&self.tables.read().unwrap_or_else(PoisonError::into_inner))
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -195,7 +195,12 @@ fn simulate(mut world: World, workloads: usize) -> String {
 
 /// A cluster in which nothing was told yet.
 fn cluster(workloads: usize) -> World {
-    let mut world = World::new("Kubernetes", "istio-system", "cluster.local");
+    let mut world = World::new(
+        "Kubernetes",
+        "istio-system",
+        "cluster.local",
+        remora_mtls::TrustDomains::default(),
+    );
     for app in 0..workloads.div_ceil(10 * NAMESPACES) {
         for space in 0..NAMESPACES {
             world.put(Kind::Service, &service(space, app));

@@ -1,4 +1,4 @@
-//! Which pods the API server asks about.
+//! Which pods and policies the API server asks about.
 //!
 //! istio: the entries and their selectors. differs from istio: the name sorts last, because the API server calls
 //! configurations in the order of their names and whoever orders containers must see them all; and a call is repeated
@@ -43,10 +43,26 @@ pub(super) fn objects(options: &Options) -> [Value; 2] {
         // Advice: a cluster goes on without it.
         entry["failurePolicy"] = json!("Ignore");
     }
+    // First: the chart takes what the default revision has beyond the others for the rest of the list.
+    judging.insert(0, policies(options));
     [
         configuration("MutatingWebhookConfiguration", &mutating, injecting),
         configuration("ValidatingWebhookConfiguration", &validating, judging),
     ]
+}
+
+/// Policies of every namespace. Advice as well: one that comes while nothing answers is enforced fail-closed.
+fn policies(options: &Options) -> Value {
+    json!({
+        "name": "policies.checker.remora.dev",
+        "clientConfig": {"service": {"name": options.name(), "namespace": options.namespace, "path": "/policy",
+            "port": 443}},
+        "rules": [{"operations": ["CREATE", "UPDATE"], "apiGroups": ["security.istio.io"],
+            "apiVersions": ["v1", "v1beta1"], "resources": ["authorizationpolicies", "peerauthentications"]}],
+        "failurePolicy": "Ignore",
+        "sideEffects": "None",
+        "timeoutSeconds": 10,
+        "admissionReviewVersions": ["v1"]})
 }
 
 fn entries(options: &Options, path: &str) -> Vec<Value> {

@@ -5,6 +5,8 @@ use super::plane::{Cluster, Notice, What, named};
 use super::sources::{Names, Source, Sources};
 use super::watch::Seen;
 use super::world::{Key, Kind, World, key_of};
+use crate::policy::Mesh;
+use remora_mtls::TrustDomains;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -49,7 +51,12 @@ impl<'a> Follower<'a> {
         };
         Self {
             cluster,
-            world: World::new(&settings.cluster, &settings.namespace, &settings.domain),
+            world: World::new(
+                &settings.cluster,
+                &settings.namespace,
+                &settings.domain,
+                cluster.trust_domains.clone(),
+            ),
             sources: Sources::new(Names {
                 mesh: suffix("istio"),
                 injector: suffix("istio-sidecar-injector"),
@@ -184,24 +191,19 @@ impl<'a> Follower<'a> {
 
     /// Tells proxies, webhooks and namespaces what became of it.
     fn publish(&mut self) {
+        // Before all config maps were seen they say nothing about what is meant.
+        let known = self.complete.contains(&What::Rules(Source::ConfigMap));
+        if known && std::mem::take(&mut self.rules_stale) {
+            self.publish_rules();
+        }
         for (name, error) in self.cluster.plane().amend(self.world.changes()) {
             self.cluster
                 .tell(&Notice::Inexpressible(format!("{name:?}: {error}")));
         }
-        // Before all config maps were seen they say nothing about what is meant.
-        let known = self.complete.contains(&What::Rules(Source::ConfigMap));
-        if known && std::mem::take(&mut self.rules_stale) {
-            let (rules, wrong) = self.sources.rules();
-            if let Some(rules) = rules {
-                self.cluster.webhook().publish(rules);
-                self.usable = true;
+        for report in self.world.reports() {
+            if !report.problems.is_empty() {
+                self.cluster.tell(&Notice::Policy(report));
             }
-            let wrong = wrong.map(Notice::Kept);
-            let text = wrong.as_ref().map(Notice::to_string).unwrap_or_default();
-            if let Some(wrong) = wrong.filter(|_| text != self.mistake) {
-                self.cluster.tell(&wrong);
-            }
-            self.mistake = text;
         }
         // Config maps that could never be used: pods must not get a sidecar that nobody described.
         let whole = self.usable && NEEDED.iter().all(|what| self.complete.contains(what));
@@ -213,4 +215,34 @@ impl<'a> Follower<'a> {
             self.cluster.tell(&Notice::Ready);
         }
     }
+
+    fn publish_rules(&mut self) {
+        let (rules, wrong) = self.sources.rules();
+        if let Some(mut rules) = rules {
+            let aliases = &rules.settings.mesh.document()["trustDomainAliases"];
+            let trust_domains = with_aliases(&self.cluster.trust_domains, aliases);
+            self.world.trust(trust_domains.clone());
+            rules.policies = Mesh {
+                root_namespace: self.cluster.settings.namespace.clone(),
+                trust_domains,
+            };
+            self.cluster.webhook().publish(rules);
+            self.usable = true;
+        }
+        let wrong = wrong.map(Notice::Kept);
+        let text = wrong.as_ref().map(Notice::to_string).unwrap_or_default();
+        if let Some(wrong) = wrong.filter(|_| text != self.mistake) {
+            self.cluster.tell(&wrong);
+        }
+        self.mistake = text;
+    }
+}
+
+/// The aliases of `MeshConfig`. One that is no trust domain is left out: no certificate can name it.
+fn with_aliases(own: &TrustDomains, aliases: &Value) -> TrustDomains {
+    let listed = aliases.as_array().into_iter().flatten().filter_map(Value::as_str);
+    let sound: Vec<&str> = listed
+        .filter(|alias| TrustDomains::new(own.own(), &[alias]).is_ok())
+        .collect();
+    TrustDomains::new(own.own(), &sound).unwrap_or_else(|_| own.clone())
 }

@@ -3,6 +3,7 @@
 use super::follower::Follower;
 use super::keep::{self, KeepError};
 use super::keeper::{Keeper, Orders};
+use super::policies::Report;
 use super::root::Waits;
 use super::sources::{Source, SourceError};
 use super::tokens::Reviewed;
@@ -11,6 +12,7 @@ use super::world::Kind;
 use crate::chain::Chain;
 use crate::plane::{self, Plane, PlaneError};
 use crate::webhook::{Limits, Rules, Webhook};
+use remora_mtls::{InvalidSpiffeId, TrustDomains};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -52,6 +54,8 @@ pub enum Notice {
     Kept(SourceError),
     /// An object cannot be expressed.
     Inexpressible(String),
+    /// A policy is not enforced as written.
+    Policy(Report),
     /// Something could not be written; it is tried again.
     Unwritten(KeepError),
     /// Everything was seen once.
@@ -64,6 +68,7 @@ impl fmt::Display for Notice {
             Self::Unseen { what, why } => write!(f, "cannot see {what}: {why}"),
             Self::Kept(error) => write!(f, "keeping the rules of before: {}", Chain(error)),
             Self::Served(what) | Self::Trouble(what) | Self::Inexpressible(what) => f.write_str(what),
+            Self::Policy(report) => report.fmt(f),
             Self::Unwritten(error) => Chain(error).fmt(f),
             Self::Ready => f.write_str("the cluster was read; ready"),
         }
@@ -101,6 +106,8 @@ pub(super) enum Admission {
 pub struct Cluster {
     client: kube::Client,
     pub(super) settings: Settings,
+    /// The trust domain of the settings, without the aliases that only `MeshConfig` knows.
+    pub(super) trust_domains: TrustDomains,
     plane: Arc<Plane>,
     webhook: Arc<Webhook>,
     notice: Arc<dyn Fn(&Notice) + Send + Sync>,
@@ -113,6 +120,9 @@ pub enum StartError {
     /// The root certificate.
     #[error(transparent)]
     Keep(#[from] KeepError),
+    /// The name of the trust domain.
+    #[error("use the trust domain")]
+    TrustDomain(#[from] InvalidSpiffeId),
     /// Everything else.
     #[error(transparent)]
     Plane(#[from] PlaneError),
@@ -126,6 +136,7 @@ impl Cluster {
         notice: impl Fn(&Notice) + Send + Sync + 'static,
     ) -> Result<Self, StartError> {
         let notice: Arc<dyn Fn(&Notice) + Send + Sync> = Arc::new(notice);
+        let trust_domains = TrustDomains::new::<&str>(&settings.plane.trust_domain, &[])?;
         let authority = keep::authority(&client, &settings.namespace).await?;
         let tokens = Arc::new(Reviewed::new(client.clone(), &settings.plane.trust_domain));
         let told = Arc::clone(&notice);
@@ -137,7 +148,9 @@ impl Cluster {
                 let text = said.to_string();
                 told(&match said {
                     plane::Notice::Mesh { .. } => Notice::Served(text),
-                    plane::Notice::Kept(_) | plane::Notice::Refused { .. } => Notice::Trouble(text),
+                    plane::Notice::Kept(_) | plane::Notice::Policy(_) | plane::Notice::Refused { .. } => {
+                        Notice::Trouble(text)
+                    }
                 });
             },
         )?;
@@ -146,6 +159,7 @@ impl Cluster {
         Ok(Self {
             client,
             settings,
+            trust_domains,
             plane: Arc::new(plane),
             webhook: Arc::new(Webhook::new(Rules::default(), Limits::default())),
             notice,

@@ -47,6 +47,11 @@ impl Pods {
         Some(pod)
     }
 
+    /// Namespaces with pods.
+    pub(super) fn namespaces(&self) -> impl Iterator<Item = String> {
+        self.namespaces.keys().map(ToString::to_string)
+    }
+
     pub(super) fn inside(&self, namespace: &str) -> impl Iterator<Item = (&Arc<str>, &Pod)> {
         self.namespaces.get(namespace).into_iter().flatten()
     }

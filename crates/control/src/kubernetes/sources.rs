@@ -134,6 +134,8 @@ impl Sources {
         };
         let everywhere = settings.values.flag(&["remora", "enforce"]);
         Rules {
+            // The follower knows the mesh.
+            policies: crate::policy::Mesh::default(),
             settings,
             inventory,
             native,

@@ -2,17 +2,20 @@
 //!
 //! Objects come as JSON in any order and any number of times; [`World::changes`] gives the documents that became
 //! different since it was asked last. Of an object only what matters is kept. A pod is looked at again when
-//! something it depends on changes: services and policies of its namespace, its node, slices that name its address.
+//! something it depends on changes: services and policies of its namespace, policies of the root namespace, its node,
+//! slices that name its address.
 //!
 //! Pure: whoever watches the API server feeds it.
 
 use super::pod::{self, Pod};
 use super::pods::{Place, Pods};
-use super::policy::{self, Policy};
+use super::policies::{Affected, Changes, Policies, Report};
 use super::service::{self, Service};
 use super::shared::Shared;
 use super::slice::{self, Slice, Slices};
 use crate::mesh::{Document, Name, Workload};
+use crate::policy::Mesh;
+use remora_mtls::TrustDomains;
 use remora_pod::object;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -46,15 +49,13 @@ type Locality = Vec<String>;
 pub struct World {
     /// What uids of workloads begin with.
     cluster: String,
-    /// Policies of this namespace are everybody's.
-    root_namespace: String,
     domain: String,
     pods: Pods,
     shared: Shared,
     services: BTreeMap<Key, Service>,
     slices: Slices,
     nodes: HashMap<String, Locality>,
-    policies: BTreeMap<(Kind, String, String), Policy>,
+    policies: Policies,
     /// Namespaces whose pods must be looked at again, and single pods.
     stale_namespaces: BTreeSet<String>,
     stale_pods: BTreeSet<Place>,
@@ -62,18 +63,21 @@ pub struct World {
 }
 
 impl World {
-    /// An empty cluster, called so.
-    pub fn new(cluster: &str, root_namespace: &str, domain: &str) -> Self {
+    /// An empty cluster, called so. Policies of the root namespace are everybody's.
+    pub fn new(cluster: &str, root_namespace: &str, domain: &str, trust_domains: TrustDomains) -> Self {
+        let mesh = Mesh {
+            root_namespace: root_namespace.to_owned(),
+            trust_domains,
+        };
         Self {
             cluster: cluster.to_owned(),
-            root_namespace: root_namespace.to_owned(),
             domain: domain.to_owned(),
             pods: Pods::default(),
             shared: Shared::default(),
             services: BTreeMap::new(),
             slices: Slices::default(),
             nodes: HashMap::new(),
-            policies: BTreeMap::new(),
+            policies: Policies::new(mesh),
             stale_namespaces: BTreeSet::new(),
             stale_pods: BTreeSet::new(),
             changed: BTreeMap::new(),
@@ -97,15 +101,13 @@ impl World {
                 None => self.slices.remove(&key),
             },
             Kind::Node => self.put_node(key.1, pod::locality_of(document)),
-            Kind::AuthorizationPolicy | Kind::PeerAuthentication => {
-                let policy = match kind {
-                    Kind::AuthorizationPolicy => policy::of_authorization(document, &self.root_namespace),
-                    _ => policy::of_peer_authentication(document, &self.root_namespace),
-                };
-                match policy {
-                    Some(policy) => self.put_policy(kind, key, policy),
-                    None => self.remove(kind, &key),
-                }
+            Kind::AuthorizationPolicy => {
+                let update = self.policies.put_authorization(key, document);
+                self.policies_changed(update);
+            }
+            Kind::PeerAuthentication => {
+                let affected = self.policies.put_peer(key, document);
+                self.policies_changed((Changes::new(), affected));
             }
         }
     }
@@ -130,12 +132,8 @@ impl World {
             Kind::EndpointSlice => self.slices.remove(key),
             Kind::Node => self.put_node(key.1.clone(), Locality::new()),
             Kind::AuthorizationPolicy | Kind::PeerAuthentication => {
-                let place = (kind, key.0.clone(), key.1.clone());
-                if let Some(policy) = self.policies.remove(&place) {
-                    self.changed
-                        .insert(Document::Policy(policy.document).name(), None);
-                    self.stale_namespaces.insert(key.0.clone());
-                }
+                let update = self.policies.remove(kind, key);
+                self.policies_changed(update);
             }
         }
     }
@@ -155,11 +153,7 @@ impl World {
                 .keys()
                 .map(|name| (String::new(), name.clone()))
                 .collect(),
-            Kind::AuthorizationPolicy | Kind::PeerAuthentication => {
-                let same = self.policies.keys().filter(|(other, ..)| *other == kind);
-                same.map(|(_, namespace, name)| (namespace.clone(), name.clone()))
-                    .collect()
-            }
+            Kind::AuthorizationPolicy | Kind::PeerAuthentication => self.policies.keys(kind),
         };
         for key in known.into_iter().filter(|key| !there.contains(key)) {
             self.remove(kind, &key);
@@ -207,15 +201,27 @@ impl World {
         }
     }
 
-    fn put_policy(&mut self, kind: Kind, (namespace, name): Key, policy: Policy) {
-        let place = (kind, namespace.clone(), name);
-        if self.policies.get(&place) == Some(&policy) {
-            return;
+    fn policies_changed(&mut self, (changes, affected): (Changes, Affected)) {
+        self.changed.extend(changes);
+        match affected {
+            Affected::Nothing => {}
+            Affected::Namespace(namespace) => drop(self.stale_namespaces.insert(namespace)),
+            Affected::Everything => self.stale_namespaces.extend(self.pods.namespaces()),
         }
-        let document = Document::Policy(policy.document.clone());
-        self.changed.insert(document.name(), Some(document));
-        self.stale_namespaces.insert(namespace);
-        self.policies.insert(place, policy);
+    }
+
+    /// The trust domain of the mesh and its aliases are these from now on.
+    pub fn trust(&mut self, trust_domains: TrustDomains) {
+        for update in self.policies.trust(trust_domains) {
+            self.policies_changed(update);
+        }
+    }
+
+    /// Policies that were seen for the first time or changed since the last call, with what is not enforced as
+    /// written.
+    #[must_use = "what is not taken is forgotten"]
+    pub fn reports(&mut self) -> Vec<Report> {
+        self.policies.reports()
     }
 
     /// What became different since the last time, with its name; a name may come twice, and then the last counts.
@@ -226,6 +232,7 @@ impl World {
             self.slices.touched_in(namespace);
         }
         self.settle_slices();
+        self.changed.extend(self.policies.settle());
         let changed = std::mem::take(&mut self.changed);
         let whole = std::mem::take(&mut self.stale_namespaces);
         let mut single = std::mem::take(&mut self.stale_pods);
@@ -299,13 +306,7 @@ impl World {
                 .memberships(&pod.addresses, &self.services, &self.domain);
             workload.services.extend(named);
         }
-        let selected = self
-            .policies
-            .iter()
-            .filter(|((_, there, _), policy)| there == namespace && policy.selects(&pod.labels));
-        workload.policies = selected
-            .map(|(_, policy)| format!("{}/{}", policy.document.namespace, policy.document.name))
-            .collect();
+        workload.policies = self.policies.names(namespace, &pod.labels);
         workload
     }
 }

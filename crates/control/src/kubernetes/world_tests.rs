@@ -1,10 +1,16 @@
 use super::{Kind, World};
 use crate::mesh::{Document, Name, Tunnel, Workload};
+use remora_mtls::TrustDomains;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
 fn world() -> World {
-    World::new("Kubernetes", "istio-system", "cluster.local")
+    World::new(
+        "Kubernetes",
+        "istio-system",
+        "cluster.local",
+        TrustDomains::default(),
+    )
 }
 
 fn changed(world: &mut World) -> Vec<(Name, Option<Document>)> {
@@ -127,8 +133,7 @@ fn policies_select_and_demand_certificates() {
             _ => None,
         })
         .collect();
-    assert_eq!(policies[0].name, "converted_peer_authentication_default");
-    assert_eq!(policies[0].scope, crate::mesh::Scope::Global);
+    assert_eq!(policies[0].name, "istio_converted_static_strict");
     assert_eq!(policies[1].rules.len(), 1, "what allows by method allows nothing");
     assert_eq!(policies[1].rules[0].when.len(), 1);
     crate::mesh::encode(
@@ -140,7 +145,7 @@ fn policies_select_and_demand_certificates() {
         .into_iter()
         .map(|w| (w.name, w.policies.len()))
         .collect();
-    assert_eq!(named, [("cart-0".to_owned(), 1), ("web-0".to_owned(), 0)]);
+    assert_eq!(named, [("cart-0".to_owned(), 2), ("web-0".to_owned(), 1)]);
 }
 
 #[test]

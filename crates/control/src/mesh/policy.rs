@@ -1,6 +1,6 @@
 //! Policies: who may connect to whom.
 
-use super::{MeshError, octets};
+use super::{MeshError, Visibility, octets};
 use remora_xds::proto::security as proto;
 use remora_xds::proto::security::string_match::MatchType;
 use serde::Deserialize;
@@ -17,6 +17,10 @@ pub struct Policy {
     /// Whom it protects.
     #[serde(default)]
     pub scope: Scope,
+    /// Which proxies are sent a policy that is not global: those of its namespace, or all, because workloads of other
+    /// namespaces name it.
+    #[serde(default = "own_namespace")]
+    pub visibility: Visibility,
     /// What a match means.
     #[serde(default)]
     pub action: Action,
@@ -26,6 +30,10 @@ pub struct Policy {
     /// Any of them. None at all: the policy matches nothing.
     #[serde(default)]
     pub rules: Vec<Rule>,
+}
+
+fn own_namespace() -> Visibility {
+    Visibility::Namespace
 }
 
 /// Whom a policy protects.
@@ -100,6 +108,18 @@ pub struct Match {
 impl Policy {
     pub(super) fn key(&self) -> String {
         format!("{}/{}", self.namespace, self.name)
+    }
+
+    /// What is served where the policy cannot be encoded: nothing is allowed, or everything is denied.
+    pub(super) fn stand_in(&self) -> Self {
+        let rules = match self.action {
+            Action::Allow => Vec::new(),
+            Action::Deny => vec![crate::policy::authorization::anything()],
+        };
+        Self {
+            rules,
+            ..self.clone()
+        }
     }
 
     pub(super) fn encode(&self) -> Result<proto::Authorization, MeshError> {
@@ -202,6 +222,11 @@ fn ranges(texts: &[String]) -> Result<Vec<proto::Address>, MeshError> {
     texts.iter().map(|text| range(text)).collect()
 }
 
+/// Whether a text is an address, or an address and a length.
+pub(crate) fn is_range(text: &str) -> bool {
+    range(text).is_ok()
+}
+
 fn range(text: &str) -> Result<proto::Address, MeshError> {
     let failed = || MeshError::Range {
         text: text.to_owned(),
@@ -211,6 +236,8 @@ fn range(text: &str) -> Result<proto::Address, MeshError> {
     let longest: u8 = if address.is_ipv4() { 32 } else { 128 };
     let length = match length {
         None => longest,
+        // Digits only: Rust would also take a sign.
+        Some(given) if !given.bytes().all(|byte| byte.is_ascii_digit()) => return Err(failed()),
         Some(given) => given.parse().ok().filter(|n| *n <= longest).ok_or_else(failed)?,
     };
     Ok(proto::Address {

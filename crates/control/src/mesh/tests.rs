@@ -136,3 +136,76 @@ fn an_amendment_changes_what_it_names_and_keeps_what_it_cannot_express() {
     assert!(after[ADDRESS].get(a).is_some());
     assert_eq!(after[ADDRESS].get(a), before[ADDRESS].get(a));
 }
+
+#[test]
+fn a_policy_that_cannot_be_expressed_is_served_as_one_that_admits_nothing() {
+    for action in ["ALLOW", "DENY"] {
+        let policy: Document = serde_json::from_value(
+            serde_json::json!({"kind": "Policy", "name": "p", "namespace": "shop", "action": action,
+                "rules": [{"from": [{"sourceIps": ["10.0.0.0/8", "10.1.0.0-10.2.0.0"]}]}]}),
+        )
+        .unwrap();
+        let (after, refused) = super::amend(
+            &super::Snapshots::new(),
+            vec![(policy.name(), Some(policy))],
+            "td",
+        );
+        assert_eq!(refused.len(), 1, "and it is said");
+        let served = after[AUTHORIZATION].get("shop/p").unwrap();
+        let served = Authorization::decode(served.bytes()).unwrap();
+        // ALLOW: no rule, so nothing is allowed. DENY: one rule for every address.
+        assert_eq!(served.rules.len(), usize::from(action == "DENY"));
+        let lengths = served
+            .rules
+            .iter()
+            .flat_map(|rule| &rule.clauses[0].matches[0].destination_ips);
+        assert!(lengths.map(|range| range.length).all(|length| length == 0));
+    }
+}
+
+#[test]
+fn every_condition_of_a_policy_is_encoded_as_what_it_is() {
+    use remora_xds::proto::security::Match;
+    for field in [
+        "namespaces",
+        "notNamespaces",
+        "principals",
+        "notPrincipals",
+        "serviceAccounts",
+        "notServiceAccounts",
+        "sourceIps",
+        "notSourceIps",
+        "destinationIps",
+        "notDestinationIps",
+        "ports",
+        "notPorts",
+    ] {
+        let value = match field {
+            "ports" | "notPorts" => "[80]",
+            _ if field.ends_with("Ips") => "[10.0.0.0/8]",
+            _ => "[a/b]",
+        };
+        let text =
+            format!("kind: Policy\nname: p\nnamespace: shop\nrules: [{{from: [{{{field}: {value}}}]}}]\n");
+        let snapshots = encode(&documents(&text), "td").unwrap();
+        let policy = Authorization::decode(snapshots[AUTHORIZATION].get("shop/p").unwrap().bytes()).unwrap();
+        let m: &Match = &policy.rules[0].clauses[0].matches[0];
+        let counts = [
+            ("namespaces", m.namespaces.len()),
+            ("notNamespaces", m.not_namespaces.len()),
+            ("principals", m.principals.len()),
+            ("notPrincipals", m.not_principals.len()),
+            ("serviceAccounts", m.service_accounts.len()),
+            ("notServiceAccounts", m.not_service_accounts.len()),
+            ("sourceIps", m.source_ips.len()),
+            ("notSourceIps", m.not_source_ips.len()),
+            ("destinationIps", m.destination_ips.len()),
+            ("notDestinationIps", m.not_destination_ips.len()),
+            ("ports", m.destination_ports.len()),
+            ("notPorts", m.not_destination_ports.len()),
+        ];
+        for (name, count) in counts {
+            assert_eq!(count, usize::from(name == field), "{name} of {field}");
+        }
+    }
+}

@@ -2,7 +2,7 @@
 
 use super::mutate::mutate;
 use super::review::{Answer, Review};
-use super::{Counts, Rules, judge};
+use super::{Counts, Rules, judge, policy};
 use crate::tls;
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
@@ -151,7 +151,10 @@ impl Webhook {
     async fn answer(self: &Arc<Self>, request: Request<Incoming>) -> Response<Full<Bytes>> {
         let path = request.uri().path().to_owned();
         match Door::of(&path) {
-            None => said(StatusCode::NOT_FOUND, "only /inject and /check are here\n"),
+            None => said(
+                StatusCode::NOT_FOUND,
+                "only /inject, /check and /policy are here\n",
+            ),
             Some(_) if request.method() != Method::POST => {
                 let mut response = said(StatusCode::METHOD_NOT_ALLOWED, "an admission review is posted\n");
                 response
@@ -229,6 +232,7 @@ impl Webhook {
                 self.counts.judged(!answer.allowed);
                 answer
             }
+            Door::Policy => policy::judge(&review, &rules.policies),
         };
         answer.to_json(&review.head)
     }
@@ -239,6 +243,7 @@ impl Webhook {
 enum Door {
     Inject,
     Check,
+    Policy,
 }
 
 impl Door {
@@ -246,6 +251,7 @@ impl Door {
         match path.strip_prefix('/')?.split('/').next()? {
             "inject" => Some(Self::Inject),
             "check" => Some(Self::Check),
+            "policy" => Some(Self::Policy),
             _ => None,
         }
     }

@@ -6,7 +6,7 @@ use super::{Destination, Service, Workload};
 use crate::balance::{Endpoint, Load};
 use crate::policy::{self, Connection, Judgement, Policy, Scope, Verdict};
 use remora_xds::Message;
-use remora_xds::proto::security::Authorization;
+use remora_xds::proto::security::{Authorization, Scope as ProtoScope};
 use remora_xds::proto::workload::Address;
 use remora_xds::proto::workload::address::Type;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -37,9 +37,50 @@ pub(super) struct Tables {
     /// Services whose endpoints have to be made again.
     stale: BTreeSet<String>,
     policies: BTreeMap<String, Policy>,
-    /// Never understood.
-    broken: BTreeSet<String>,
+    /// Never understood, with the workloads that are closed because of it.
+    broken: BTreeMap<String, Reach>,
 }
+
+/// The workloads a policy that is not understood may have been meant for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Reach {
+    Everything,
+    Namespace(String),
+    /// Those that name it.
+    Named,
+}
+
+impl Reach {
+    /// The scope decides, if it can be read. Otherwise the namespace does, which the name of the resource begins with.
+    fn of(name: &str, message: Option<&Authorization>) -> Self {
+        let scope = message.and_then(|message| ProtoScope::try_from(message.scope).ok());
+        let namespace = message
+            .map(|message| message.namespace.as_str())
+            .filter(|namespace| !namespace.is_empty())
+            .or_else(|| name.split_once('/').map(|(namespace, _)| namespace))
+            .filter(|namespace| !namespace.is_empty());
+        match (scope, namespace) {
+            (Some(ProtoScope::WorkloadSelector), _) => Self::Named,
+            (Some(ProtoScope::Namespace), Some(namespace)) => Self::Namespace(namespace.to_owned()),
+            // Without a scope it may be global where its namespace is the root namespace.
+            (None, Some(namespace)) if namespace != ROOT_NAMESPACE => Self::Namespace(namespace.to_owned()),
+            _ => Self::Everything,
+        }
+    }
+
+    fn contains(&self, name: &str, workload: &Workload) -> bool {
+        // A workload that names it is closed in any case.
+        workload.policies.iter().any(|named| named == name)
+            || match self {
+                Self::Everything => true,
+                Self::Namespace(namespace) => *namespace == workload.namespace,
+                Self::Named => false,
+            }
+    }
+}
+
+/// istio: the root namespace unless another is configured, which proxies are not told.
+const ROOT_NAMESPACE: &str = "istio-system";
 
 impl Tables {
     pub(super) fn address(&mut self, name: &str, bytes: &[u8]) -> Result<(), ReadError> {
@@ -174,8 +215,10 @@ impl Tables {
     }
 
     pub(super) fn policy(&mut self, name: &str, bytes: &[u8]) -> Result<(), ReadError> {
-        let read = Authorization::decode(bytes)
-            .map_err(|_| ReadError::Decode)
+        let message = Authorization::decode(bytes).ok();
+        let reach = Reach::of(name, message.as_ref());
+        let read = message
+            .ok_or(ReadError::Decode)
             .and_then(|message| Ok(Policy::new(message)?));
         match read {
             Ok(policy) => {
@@ -185,7 +228,7 @@ impl Tables {
             }
             Err(error) => {
                 if !self.policies.contains_key(name) {
-                    self.broken.insert(name.to_owned());
+                    self.broken.insert(name.to_owned(), reach);
                 }
                 Err(error)
             }
@@ -258,7 +301,7 @@ impl Tables {
     }
 
     pub(super) fn broken(&self) -> Vec<String> {
-        self.broken.iter().cloned().collect()
+        self.broken.keys().cloned().collect()
     }
 
     /// What would hold if policies on trial were in force, where that is something else.
@@ -286,7 +329,8 @@ impl Tables {
         let Some(workload) = self.workload(connection.destination_ip) else {
             return denied(format!("{} is not known to discovery", connection.destination_ip));
         };
-        if let Some(broken) = self.broken.first() {
+        let mut broken = self.broken.iter();
+        if let Some((broken, _)) = broken.find(|(name, reach)| reach.contains(name, &workload)) {
             return denied(format!("policy {broken} is not understood"));
         }
         if let Some(missing) = self.missing_policy(&workload) {

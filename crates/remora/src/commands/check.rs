@@ -15,6 +15,7 @@ mod live;
 mod markup;
 pub(crate) mod measured;
 mod page;
+mod policies;
 mod sarif;
 mod scale;
 mod snippet;
@@ -121,6 +122,8 @@ struct Totals {
     errors: usize,
     warnings: usize,
     notes: usize,
+    /// Findings about policies.
+    policies: usize,
     /// Files, documents and objects that could not be checked.
     unchecked: usize,
     worst: Option<Severity>,
@@ -264,6 +267,9 @@ impl<'a> Work<'a> {
             marks: &marks,
             written: written.as_ref(),
         };
+        for finding in policies::findings(&value) {
+            self.policy(&finding, &place);
+        }
         let mut found = Vec::new();
         for shape in workload::find(&value) {
             match shape {
@@ -322,6 +328,26 @@ impl<'a> Work<'a> {
         }
     }
 
+    /// A policy has no timeline: it is told beside the pods, whatever the format.
+    fn policy(&mut self, finding: &policies::Finding, place: &dyn Fn(&Path) -> Place) {
+        let text = format!("{}: {finding}", place(&finding.path));
+        match finding.severity {
+            Severity::Error => {
+                self.totals.errors += 1;
+                out::error_text(text);
+            }
+            Severity::Warning | Severity::Note => {
+                self.totals.warnings += 1;
+                out::warning(text);
+            }
+        }
+        self.totals.policies += 1;
+        self.totals.worst = [self.totals.worst, Some(finding.severity)]
+            .into_iter()
+            .flatten()
+            .min();
+    }
+
     fn error(&mut self, text: impl std::fmt::Display) {
         self.totals.unchecked += 1;
         out::error_text(text);
@@ -357,7 +383,7 @@ impl<'a> Work<'a> {
 }
 
 fn hints(totals: &Totals, options: &Options) {
-    if totals.pods == 0 && totals.unchecked == 0 {
+    if totals.pods == 0 && totals.unchecked == 0 && totals.policies == 0 {
         out::note("there is no pod in the input");
     } else if totals.pods > 0 && totals.meshed == 0 && options.mode.is_none() {
         out::note(

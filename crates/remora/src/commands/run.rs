@@ -73,6 +73,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     for note in &manifest.notes {
         out::note(note);
     }
+    for report in remora_engine::mesh::reports(&manifest.policies) {
+        out::warning(report);
+    }
     for error in &manifest.errors {
         out::error_text(error);
     }

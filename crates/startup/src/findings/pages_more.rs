@@ -2,7 +2,7 @@
 
 use super::Rule;
 
-pub(super) static PAGES: [Rule; 13] = [
+pub(super) static PAGES: [Rule; 15] = [
     Rule {
         code: "RM012",
         title: "sidecar outlives the proxy",
@@ -123,5 +123,28 @@ pub(super) static PAGES: [Rule; 13] = [
                and nothing that follows from them can be found in it.",
         seen: "Nothing; the check is silent about the mesh.",
         remedy: "Check with `--inject`, or name the mode with `--mode`.",
+    },
+    Rule {
+        code: "RM025",
+        title: "policy that is not understood",
+        what: "An AuthorizationPolicy or PeerAuthentication has an unknown field, a field of another type, an empty \
+               list, or a value that cannot be parsed.",
+        why: "Such a policy fails closed: an ALLOW rule with a problem allows nothing, a DENY rule matches as if the \
+               condition were absent, an unknown action denies everything, and a PeerAuthentication requires mutual \
+               TLS. The API server drops unknown fields silently, so a misspelt field arrives as an empty one.",
+        seen: "Connections that should be admitted are reset; `remora why` names the policy.",
+        remedy: "Correct the field that the finding names.",
+    },
+    Rule {
+        code: "RM026",
+        title: "policy that is not enforced as written",
+        what: "A policy is right, and the proxy does not enforce a part of it: attributes of HTTP requests, the \
+               actions CUSTOM and AUDIT, policies for gateways, the mode DISABLE.",
+        why: "The proxy sees connections, not requests. An ALLOW rule with such a condition allows nothing, a DENY \
+               rule denies without it, CUSTOM denies what it matches. AUDIT and policies with `targetRefs` have no \
+               effect on sidecars.",
+        seen: "More connections are refused than the policy says.",
+        remedy: "Write the rule with attributes of connections: principals, namespaces, service accounts, addresses, \
+               ports.",
     },
 ];

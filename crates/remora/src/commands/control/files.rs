@@ -11,7 +11,7 @@ pub(super) async fn serve(config: &Path, stop: impl Future<Output = ()>) -> anyh
     let listen = config.listen;
     let plane = Plane::open(config, |notice: &Notice| match notice {
         Notice::Mesh { .. } => out::note(notice),
-        Notice::Kept(_) | Notice::Refused { .. } => out::warning(notice),
+        Notice::Kept(_) | Notice::Policy(_) | Notice::Refused { .. } => out::warning(notice),
     })?;
     let listener = TcpListener::bind(listen)
         .await
