@@ -14,6 +14,7 @@ pub mod install;
 pub mod kubernetes;
 pub mod mesh;
 pub mod plane;
+mod root_files;
 pub mod status;
 mod tls;
 pub mod token;
