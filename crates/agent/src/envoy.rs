@@ -327,15 +327,17 @@ fn answer(settings: &Settings, desk: &Arc<Desk>) -> Result<JoinHandle<()>, RunEr
     if settings.ports.agent != 0 {
         let shared = Arc::clone(desk);
         let listeners = ports::everywhere(settings.ports.agent)?;
-        tokio::spawn(http::serve(listeners, move |request, peer| {
+        tokio::spawn(http::serve(listeners, http::pages(), move |request, peer| {
             status::agent_port(request, peer, Arc::clone(&shared))
         }));
     }
     let shared = Arc::clone(desk);
     let listeners = ports::shared(settings.ports.readiness)?;
-    Ok(tokio::spawn(http::serve(listeners, move |request, _| {
-        status::readiness_port(request, Arc::clone(&shared))
-    })))
+    Ok(tokio::spawn(http::serve(
+        listeners,
+        http::Http1::probes(),
+        move |request, peer| status::readiness_port(request, peer, Arc::clone(&shared)),
+    )))
 }
 
 /// Waits until Envoy serves. From then on it answers for readiness itself.

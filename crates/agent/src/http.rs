@@ -1,25 +1,23 @@
 //! HTTP for people and probes: one small server under all of the agent's ports.
 //!
-//! HTTP/1 only. Bounded: so many connections at once, so long for a request's head, so long for an idle connection.
+//! HTTP/1 only. Every port is open to the whole network, so each has limits of its own: so many connections, so many of
+//! one client address, so long for a request's head. A port never stops accepting: the connection that matters least
+//! makes room (see [`remora_http::limits`]), and a kubelet is answered whatever other clients do.
 
 use bytes::Bytes;
 use http::{Response, StatusCode};
 use http_body_util::Full;
 use hyper::body::Incoming;
-use hyper_util::rt::{TokioIo, TokioTimer};
-use std::convert::Infallible;
+pub(crate) use remora_http::Http1;
+use remora_http::{Limits, Registry, accept, http1};
 use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
 
-/// Also ends connections that ask nothing.
-const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
+/// Connections of one port, of all clients and of one client address.
 const CONNECTIONS: usize = 512;
-/// After an error of accept, so that an agent without descriptors does not spin.
-const PAUSE: Duration = Duration::from_millis(20);
+const CONNECTIONS_PER_SOURCE: usize = 64;
 
 pub(crate) type Request = http::Request<Incoming>;
 pub(crate) type Answer = Response<Full<Bytes>>;
@@ -51,47 +49,30 @@ pub(crate) fn query<'a>(request: &'a Request, name: &str) -> Option<&'a str> {
         .find_map(|(key, value)| (key == name).then_some(value))
 }
 
-/// Serves on all listeners until dropped. The handler is told who asks.
-pub(crate) async fn serve<H, F>(listeners: Vec<TcpListener>, handler: H)
-where
-    H: Fn(Request, SocketAddr) -> F + Clone + Send + Sync + 'static,
-    F: Future<Output = Answer> + Send + 'static,
-{
-    let budget = Arc::new(Semaphore::new(CONNECTIONS));
-    let mut accepting = tokio::task::JoinSet::new();
-    for listener in listeners {
-        accepting.spawn(accept(listener, handler.clone(), Arc::clone(&budget)));
+/// For people and Prometheus: several requests on a connection, none of them slow to begin.
+pub(crate) fn pages() -> Http1 {
+    Http1 {
+        keep_alive: true,
+        ..Http1::probes()
     }
-    while accepting.join_next().await.is_some() {}
 }
 
-async fn accept<H, F>(listener: TcpListener, handler: H, budget: Arc<Semaphore>)
+/// Serves on all listeners of a port until dropped. The handler learns the client's address.
+pub(crate) async fn serve<H, F>(listeners: Vec<TcpListener>, options: Http1, handler: H)
 where
     H: Fn(Request, SocketAddr) -> F + Clone + Send + Sync + 'static,
     F: Future<Output = Answer> + Send + 'static,
 {
-    loop {
-        let Ok((stream, peer)) = listener.accept().await else {
-            tokio::time::sleep(PAUSE).await;
-            continue;
-        };
-        // Above the limit the connection is closed at once: a probe that fails says more than one that hangs.
-        let Ok(permit) = Arc::clone(&budget).try_acquire_owned() else {
-            continue;
-        };
-        let _ = stream.set_nodelay(true);
-        let handler = handler.clone();
-        tokio::spawn(async move {
-            let service = hyper::service::service_fn(|request| {
-                let answer = handler(request, peer);
-                async { Ok::<_, Infallible>(answer.await) }
-            });
-            let _ = hyper::server::conn::http1::Builder::new()
-                .timer(TokioTimer::new())
-                .header_read_timeout(HEAD_TIMEOUT)
-                .serve_connection(TokioIo::new(stream), service)
-                .await;
-            drop(permit);
-        });
+    let registry = Registry::new(Limits::new(CONNECTIONS, CONNECTIONS_PER_SOURCE));
+    let mut accepting = tokio::task::JoinSet::new();
+    for listener in listeners {
+        let (registry, handler) = (Arc::clone(&registry), handler.clone());
+        accepting.spawn(accept(listener, registry, options.head_timeout, move |stream| {
+            let handler = handler.clone();
+            http1(stream, options, move |request, connection| {
+                handler(request, connection.peer())
+            })
+        }));
     }
+    while accepting.join_next().await.is_some() {}
 }

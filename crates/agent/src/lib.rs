@@ -18,6 +18,7 @@ mod fetch;
 pub mod flags;
 mod health;
 mod http;
+pub mod kubelet;
 mod log;
 mod look;
 mod metrics;

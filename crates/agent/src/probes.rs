@@ -1,13 +1,17 @@
 //! The application's probes and hooks, which the injector sent through the agent.
 //!
 //! The kubelet asks the agent on a path that names the container and the probe; the agent asks the application what the
-//! kubelet would have asked, from inside the pod, and passes the verdict on.
+//! kubelet would have asked, from inside the pod, and passes the status on. Nothing else goes through in either
+//! direction: of the kubelet's headers its `User-Agent` and `Accept` (those of the probe's own are in the
+//! configuration), of the application's answer no body, which the kubelet would not use. The application takes the
+//! agent for a client that was let in, so a client must not be able to say anything to it this way.
 
 mod grpc;
 
 use crate::fetch::{self, Get};
 use crate::http::{self as answers, Answer};
-use http::HeaderMap;
+use http::{HeaderMap, StatusCode};
+use remora_http::SourceLimiter;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::io;
@@ -16,13 +20,25 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Semaphore;
 
-// istio: how much of an application's answer is passed on; how many redirects are followed.
+// istio: how much of an application's answer is read; how many redirects are followed.
 const LARGEST_BODY: usize = 10 << 10;
 const MOST_REDIRECTS: usize = 10;
 /// For probes without a time of their own: somebody must end them.
 const LONGEST: Duration = Duration::from_mins(1);
-/// Probes at once; more are a mistake somewhere.
+/// Probes of the kubelet at once; more are a mistake somewhere.
 const AT_ONCE: usize = 64;
+/// Probes for other clients at once, all together and of one client address.
+const OTHERS_AT_ONCE: usize = 16;
+const OTHERS_PER_SOURCE: usize = 2;
+
+/// On whose behalf the application is asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// The kubelet, or a process of this pod.
+    Kubelet,
+    /// A client at this address, of which nothing is known.
+    Other(IpAddr),
+}
 
 /// What to ask the application.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -141,20 +157,21 @@ impl Probe {
 }
 
 impl Probe {
-    async fn ask(&self, at: IpAddr, incoming: &HeaderMap) -> io::Result<Answer> {
+    /// The status of the application's answer.
+    async fn ask(&self, at: IpAddr, incoming: &HeaderMap) -> io::Result<StatusCode> {
         let to = SocketAddr::new(at, self.port);
         match &self.action {
             Action::Http { path, tls, headers } => follow(get(incoming, to, path, *tls, headers)).await,
-            Action::Tcp => fetch::connect(to).await.map(|_| answers::text(200, "")),
-            Action::Grpc { service } => grpc::check(to, service).await.map(|()| answers::text(200, "")),
+            Action::Tcp => fetch::connect(to).await.map(|_| StatusCode::OK),
+            Action::Grpc { service } => grpc::check(to, service).await.map(|()| StatusCode::OK),
         }
     }
 
     /// Whether the application passes, as the kubelet judges; if not, why.
     pub(crate) async fn passes(&self, at: IpAddr) -> Result<(), String> {
         match self.ask(at, &HeaderMap::new()).await {
-            Ok(answer) if answer.status().as_u16() < 400 => Ok(()),
-            Ok(answer) => Err(format!("answered with status {}", answer.status().as_u16())),
+            Ok(status) if status.as_u16() < 400 => Ok(()),
+            Ok(status) => Err(format!("answered with status {}", status.as_u16())),
             Err(error) => Err(error.to_string()),
         }
     }
@@ -177,7 +194,9 @@ pub(crate) struct Prober {
     probes: Probes,
     /// Where the application is asked: the pod's address, as the kubelet would.
     application: IpAddr,
-    budget: Semaphore,
+    kubelet: Semaphore,
+    others: Semaphore,
+    per_source: Arc<SourceLimiter>,
 }
 
 impl Prober {
@@ -185,40 +204,63 @@ impl Prober {
         Arc::new(Self {
             probes,
             application,
-            budget: Semaphore::new(AT_ONCE),
+            kubelet: Semaphore::new(AT_ONCE),
+            others: Semaphore::new(OTHERS_AT_ONCE),
+            per_source: SourceLimiter::new(OTHERS_PER_SOURCE),
         })
     }
 
-    /// Answers one of the kubelet's questions.
-    pub(crate) async fn answer(&self, path: &str, headers: &HeaderMap) -> Answer {
+    /// Answers a probe or a hook. A client that is not the kubelet learns the status only, and its headers are not read.
+    pub(crate) async fn answer(&self, path: &str, headers: &HeaderMap, origin: Origin) -> Answer {
         let Some(probe) = self.probes.0.get(path) else {
             return answers::text(400, "no such probe\n");
         };
-        let Ok(_permit) = self.budget.try_acquire() else {
-            return answers::text(500, "too many probes at once\n");
+        let (status, why) = match origin {
+            Origin::Kubelet => match self.kubelet.try_acquire() {
+                Ok(_permit) => self.ask(probe, &passed_on(headers)).await,
+                Err(_) => return answers::text(500, "too many probes at once\n"),
+            },
+            Origin::Other(source) => {
+                let permits = (self.per_source.try_acquire(source), self.others.try_acquire());
+                let (Some(_of_source), Ok(_permit)) = permits else {
+                    return answers::text(429, "too many probes at once\n");
+                };
+                let (status, _) = self.ask(probe, &HeaderMap::new()).await;
+                (status, String::new())
+            }
         };
+        answers::text(status.as_u16(), why)
+    }
+
+    /// The application's status, or 500 and why there is none.
+    async fn ask(&self, probe: &Probe, headers: &HeaderMap) -> (StatusCode, String) {
         let to = SocketAddr::new(self.application, probe.port);
         let asked = probe.ask(self.application, headers);
-        match tokio::time::timeout(probe.timeout, asked).await {
-            Ok(Ok(answer)) => answer,
-            Ok(Err(error)) => answers::text(500, format!("ask {to}: {error}\n")),
-            Err(_) => answers::text(
-                500,
-                format!("ask {to}: no answer in {} s\n", probe.timeout.as_secs()),
-            ),
+        let why = match tokio::time::timeout(probe.timeout, asked).await {
+            Ok(Ok(status)) => return (status, String::new()),
+            Ok(Err(error)) => format!("ask {to}: {error}\n"),
+            Err(_) => format!("ask {to}: no answer in {} s\n", probe.timeout.as_secs()),
+        };
+        (StatusCode::INTERNAL_SERVER_ERROR, why)
+    }
+}
+
+/// What the application is told of the kubelet's request.
+fn passed_on(incoming: &HeaderMap) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    for name in [http::header::USER_AGENT, http::header::ACCEPT] {
+        if let Some(value) = incoming.get(&name) {
+            headers.insert(name, value.clone());
         }
     }
+    headers
 }
 
 /// The kubelet's request, as the application would have got it.
 fn get(incoming: &HeaderMap, to: SocketAddr, path: &str, tls: bool, own: &[(String, String)]) -> Get {
     let mut headers = incoming.clone();
-    // Ours to decide: the body is passed on as it is.
-    headers.remove(http::header::ACCEPT_ENCODING);
-    let mut host = incoming
-        .get(http::header::HOST)
-        .and_then(|host| host.to_str().ok())
-        .map_or_else(|| to.to_string(), |host| with_port(host, to.port()));
+    // k8s: the address the kubelet dials, unless the probe names another host.
+    let mut host = to.to_string();
     for (name, value) in own {
         if name.eq_ignore_ascii_case("host") {
             host.clone_from(value);
@@ -246,7 +288,7 @@ fn with_port(host: &str, port: u16) -> String {
 }
 
 // k8s: redirects on the same host are followed, others are a success by themselves.
-async fn follow(mut get: Get) -> io::Result<Answer> {
+async fn follow(mut get: Get) -> io::Result<StatusCode> {
     for _ in 0..=MOST_REDIRECTS {
         let got = get.clone().send().await?;
         let next = got
@@ -256,16 +298,8 @@ async fn follow(mut get: Get) -> io::Result<Answer> {
             .and_then(|location| elsewhere(&get, location.to_str().ok()?));
         match next {
             Some(next) => get = next,
-            None if got.status.is_redirection() => return Ok(answers::text(200, got.body)),
-            None => {
-                let mut answer = answers::text(got.status.as_u16(), got.body);
-                if let Some(kind) = got.headers.get(http::header::CONTENT_TYPE) {
-                    answer
-                        .headers_mut()
-                        .insert(http::header::CONTENT_TYPE, kind.clone());
-                }
-                return Ok(answer);
-            }
+            None if got.status.is_redirection() => return Ok(StatusCode::OK),
+            None => return Ok(got.status),
         }
     }
     Err(io::Error::other(format!("more than {MOST_REDIRECTS} redirects")))

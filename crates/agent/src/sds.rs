@@ -187,7 +187,7 @@ trait Protocol: Send + 'static {
     type Response: Send + 'static;
 
     /// Notes what is asked for. Gives the reason of a refusal.
-    fn receive(&mut self, request: Self::Request, wanted: &mut Wanted) -> Result<Option<String>, NameError>;
+    fn receive(&mut self, request: Self::Request, wanted: &mut Wanted) -> Result<Option<String>, Status>;
 
     /// What to say when everything wanted is there.
     fn next(&mut self, wanted: &Wanted) -> Option<Self::Response>;
@@ -237,10 +237,7 @@ impl<P: Protocol> Session<P> {
     }
 
     fn receive(&mut self, request: P::Request) -> Result<(), Status> {
-        let refused = self
-            .protocol
-            .receive(request, &mut self.wanted)
-            .map_err(|error| Status::invalid_argument(error.to_string()))?;
+        let refused = self.protocol.receive(request, &mut self.wanted)?;
         if let Some(why) = refused {
             (self.tell)(&Notice::Refused { why });
         }
@@ -287,11 +284,7 @@ impl Protocol for World {
     type Request = DiscoveryRequest;
     type Response = DiscoveryResponse;
 
-    fn receive(
-        &mut self,
-        request: DiscoveryRequest,
-        wanted: &mut Wanted,
-    ) -> Result<Option<String>, NameError> {
+    fn receive(&mut self, request: DiscoveryRequest, wanted: &mut Wanted) -> Result<Option<String>, Status> {
         wanted.retain(|name, _| request.resource_names.contains(name));
         want(wanted, request.resource_names)?;
         Ok(request.error_detail.map(|status| status.message))
@@ -334,12 +327,14 @@ impl Protocol for Delta {
         &mut self,
         request: DeltaDiscoveryRequest,
         wanted: &mut Wanted,
-    ) -> Result<Option<String>, NameError> {
+    ) -> Result<Option<String>, Status> {
         for name in &request.resource_names_unsubscribe {
             wanted.remove(name);
         }
         want(wanted, request.resource_names_subscribe.iter().cloned())?;
-        Ok(self.0.receive(request))
+        self.0
+            .receive(request)
+            .map_err(|error| Status::resource_exhausted(error.to_string()))
     }
 
     fn next(&mut self, wanted: &Wanted) -> Option<DeltaDiscoveryResponse> {
@@ -358,9 +353,9 @@ impl Protocol for Delta {
     }
 }
 
-fn want(wanted: &mut Wanted, names: impl IntoIterator<Item = String>) -> Result<(), NameError> {
+fn want(wanted: &mut Wanted, names: impl IntoIterator<Item = String>) -> Result<(), Status> {
     for text in names {
-        let name = Name::parse(&text)?;
+        let name = Name::parse(&text).map_err(|error| Status::invalid_argument(error.to_string()))?;
         wanted.entry(text).or_insert((name, None));
     }
     Ok(())

@@ -18,6 +18,7 @@ pub use read::Inputs;
 pub use upstream::{CertificateFiles, RootSource, Server, Upstream};
 
 use crate::envoy::{self, EnvoySettings};
+use crate::kubelet::KubeletSources;
 use crate::probes::Probes;
 use crate::scrape::{self, Target};
 use crate::snapshot::Place;
@@ -122,6 +123,8 @@ pub struct Settings {
     pub watched: Option<String>,
     /// The application's probes.
     pub probes: Probes,
+    /// From where the kubelet asks for them.
+    pub kubelet: KubeletSources,
     /// Where the application is asked.
     pub application: IpAddr,
     /// Where it has its metrics.
@@ -194,6 +197,7 @@ impl Settings {
                 .map(Probes::parse)
                 .transpose()?
                 .unwrap_or_default(),
+            kubelet: KubeletSources::resolve(env, &inputs.gateways, &addresses)?,
             application: application(env, &addresses),
             metrics: env
                 .text("ISTIO_PROMETHEUS_ANNOTATIONS")

@@ -23,7 +23,7 @@ use crate::scrape::{ProxyMetrics, Scraper};
 use crate::settings::{CertificateFiles, Server, Settings};
 use crate::snapshot::Keeper;
 use crate::sockets::ListenError;
-use crate::status::Desk;
+use crate::status::{Desk, Share, Strangers};
 use crate::stop::{self, Asked, StopSwitch};
 use crate::{access, application};
 use join::{Kept, hear};
@@ -202,6 +202,10 @@ impl Sidecar {
             readiness: self.readiness.clone(),
             switch: switch.clone(),
             prober: Prober::new(settings.probes.clone(), settings.application),
+            kubelet: settings.kubelet.clone(),
+            strangers: Strangers::new(self.log.clone()),
+            waiting: Share::waiting(),
+            scraping: Share::scraping(),
             scraper: Scraper {
                 agent: Arc::clone(&self.metrics),
                 proxy: match &settings.envoy {

@@ -1,6 +1,7 @@
 //! Istio's certificate service on our authority.
 
 use crate::token::{Authenticator, Unidentified, caller, shown};
+use remora_http::Connection;
 use remora_mtls::{Authority, AuthorityError, SpiffeId};
 use remora_xds::proto::certificate::istio_certificate_service_server::IstioCertificateService;
 use remora_xds::proto::certificate::{IstioCertificateRequest, IstioCertificateResponse};
@@ -24,7 +25,10 @@ impl IstioCertificateService for Certificates {
         &self,
         request: Request<IstioCertificateRequest>,
     ) -> Result<Response<IstioCertificateResponse>, Status> {
-        let id = self.owner(request.metadata(), request.get_ref()).await?;
+        let connection = request.extensions().get::<Connection>();
+        let id = self
+            .owner(request.metadata(), connection, request.get_ref())
+            .await?;
         let asked = request.into_inner();
         let life = match u64::try_from(asked.validity_duration) {
             Ok(0) => self.usual_life,
@@ -51,9 +55,10 @@ impl Certificates {
     async fn owner(
         &self,
         metadata: &MetadataMap,
+        connection: Option<&Connection>,
         asked: &IstioCertificateRequest,
     ) -> Result<SpiffeId, Status> {
-        let caller = caller(&*self.authenticator, metadata).await?;
+        let caller = caller(&*self.authenticator, metadata, connection).await?;
         let Some(text) = wish(asked, BEHALF) else {
             return Ok(caller);
         };

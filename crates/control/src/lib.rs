@@ -16,6 +16,7 @@ pub mod kubernetes;
 pub mod mesh;
 pub mod plane;
 pub mod policy;
+mod root_files;
 pub mod status;
 mod tls;
 pub mod token;

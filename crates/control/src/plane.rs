@@ -6,8 +6,9 @@ use crate::config::Config;
 use crate::files::{self, Described, LoadError};
 use crate::kubernetes::Report;
 use crate::mesh::{self, Document, MeshError};
-use crate::tls;
 use crate::token::{Authenticator, FileTokens, TokensError, caller};
+use crate::{root_files, tls};
+use remora_http::{Connection, TlsConfig};
 use remora_mtls::{
     Authority, AuthorityError, BootstrapError, InvalidSpiffeId, Kept, KeyError, PrivateKey, SpiffeId,
     TrustDomains, bootstrap_server,
@@ -19,20 +20,22 @@ use rustls::ServerConfig;
 use std::fmt;
 use std::future::Future;
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, SystemTime};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::Status;
 use tonic::metadata::MetadataMap;
+use tonic::{Extensions, Status};
 
-/// A root of ours lives this long unless one is brought.
-// istio: ten years.
-const ROOT_LIFE: Duration = Duration::from_hours(10 * 365 * 24);
 const SERVER_CERTIFICATE_LIFE: Duration = Duration::from_hours(24);
+/// Requests and streams of one connection. A proxy has one stream, and asks for certificates.
+const STREAMS_PER_CONNECTION: u32 = 16;
+/// A client whose network is gone is noticed within these two.
+const PING_INTERVAL: Duration = Duration::from_secs(30);
+const PING_TIMEOUT: Duration = Duration::from_secs(20);
+const HEADER_BYTES: u32 = 32 << 10;
 
 /// What a control plane is, wherever its mesh comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -63,7 +66,7 @@ pub struct Plane {
     files: Option<Sources>,
     node_proxies: Vec<String>,
     snapshots: watch::Sender<Arc<Snapshots>>,
-    server_config: tls::Current,
+    server_config: TlsConfig,
     notice: Arc<dyn Fn(&Notice) + Send + Sync>,
 }
 
@@ -172,7 +175,7 @@ impl Plane {
         config: Config,
         notice: impl Fn(&Notice) + Send + Sync + 'static,
     ) -> Result<Self, PlaneError> {
-        let authority = open_authority(&config.authority, SystemTime::now())?;
+        let authority = root_files::open(&config.authority, SystemTime::now())?;
         let tokens = Arc::new(FileTokens::open(&config.tokens, &config.trust_domain)?);
         let trust_domains = TrustDomains::new(&config.trust_domain, &config.trust_domain_aliases)?;
         let described = files::mesh(&config.mesh, &trust_domains)?;
@@ -272,7 +275,10 @@ impl Plane {
         let (ready, connections) = mpsc::channel(16);
         let accepting = tokio::spawn(tls::accept(listener, Arc::clone(&self.server_config), ready));
         let server = tonic::transport::Server::builder()
-            .http2_keepalive_interval(Some(Duration::from_secs(30)))
+            .http2_keepalive_interval(Some(PING_INTERVAL))
+            .http2_keepalive_timeout(Some(PING_TIMEOUT))
+            .http2_max_header_list_size(HEADER_BYTES)
+            .max_concurrent_streams(STREAMS_PER_CONNECTION)
             .add_service(self.discovery().into_service())
             .add_service(IstioCertificateServiceServer::new(Certificates {
                 authority: Arc::clone(&self.authority),
@@ -384,7 +390,14 @@ struct ByToken {
 #[tonic::async_trait]
 impl Admission for ByToken {
     async fn admit(&self, metadata: &MetadataMap) -> Result<String, Status> {
-        Ok(caller(&*self.authenticator, metadata).await?.to_string())
+        Ok(caller(&*self.authenticator, metadata, None).await?.to_string())
+    }
+
+    async fn admit_over(&self, metadata: &MetadataMap, connection: &Extensions) -> Result<String, Status> {
+        let connection = connection.get::<Connection>();
+        Ok(caller(&*self.authenticator, metadata, connection)
+            .await?
+            .to_string())
     }
 
     /// By the token, whatever the caller says of itself.
@@ -413,39 +426,4 @@ fn server_config(authority: &Authority, settings: &Settings) -> Result<ServerCon
 /// The control plane's own certificate keeps the limit it sets for others.
 fn server_life(settings: &Settings) -> Duration {
     SERVER_CERTIFICATE_LIFE.min(settings.longest_certificate_life)
-}
-
-/// `root-cert.pem` and `root-key.pem` in a directory.
-fn open_authority(directory: &Path, now: SystemTime) -> Result<Authority, PlaneError> {
-    let (certificate, key) = (directory.join("root-cert.pem"), directory.join("root-key.pem"));
-    if certificate.exists() || key.exists() {
-        return Ok(Authority::from_pem(
-            &files::read(&certificate)?,
-            &files::read(&key)?,
-        )?);
-    }
-    let authority = Authority::generate("remora", now, ROOT_LIFE)?;
-    let (certificate_pem, key_pem) = authority.to_pem();
-    std::fs::create_dir_all(directory).map_err(|source| PlaneError::Write {
-        path: directory.to_owned(),
-        source,
-    })?;
-    // The key first: a certificate without its key would be an error at the next start, and is one.
-    write(&key, &key_pem, 0o600)?;
-    write(&certificate, &certificate_pem, 0o644)?;
-    Ok(authority)
-}
-
-fn write(path: &Path, text: &str, mode: u32) -> Result<(), PlaneError> {
-    use std::io::Write as _;
-    std::fs::OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(mode)
-        .open(path)
-        .and_then(|mut file| file.write_all(text.as_bytes()).and_then(|()| file.sync_all()))
-        .map_err(|source| PlaneError::Write {
-            path: path.to_owned(),
-            source,
-        })
 }

@@ -1,56 +1,62 @@
 //! What a kubelet and a Prometheus ask of a control plane, over plain HTTP: `/live`, `/ready`, `/metrics`.
+//!
+//! A kubelet that gets no answer restarts the control plane. So these are answered by a thread of their own
+//! ([`serve_apart`]): no work of the control plane holds them up; and other clients of the port cannot: a connection
+//! carries one request, has little time to make it, and gives way to newer ones.
 
 use bytes::Bytes;
 use http_body_util::Full;
-use hyper::body::Incoming;
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use hyper::{Method, Request, Response, StatusCode};
-use hyper_util::rt::{TokioIo, TokioTimer};
-use std::convert::Infallible;
+use hyper::{Method, Response, StatusCode};
+use remora_http::{Http1, Limits, Registry, accept, http1};
+use std::io;
 use std::sync::Arc;
-use std::time::Duration;
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, watch};
+use tokio::net::TcpListener;
+use tokio::sync::watch;
 
-const PATIENCE: Duration = Duration::from_secs(5);
-const CALLERS: usize = 64;
-const PAUSE: Duration = Duration::from_millis(50);
+const CONNECTIONS: usize = 512;
+const CONNECTIONS_PER_SOURCE: usize = 64;
 
 /// Where the metrics come from.
 pub type Metrics = Arc<dyn Fn() -> String + Send + Sync>;
 
 /// Answers until it is dropped.
 pub async fn serve(listener: TcpListener, ready: watch::Receiver<bool>, metrics: Metrics) {
-    let room = Arc::new(Semaphore::new(CALLERS));
-    loop {
-        let Ok(permit) = Arc::clone(&room).acquire_owned().await else {
-            return;
-        };
-        let Ok((stream, _)) = listener.accept().await else {
-            tokio::time::sleep(PAUSE).await;
-            continue;
-        };
+    let registry = Registry::new(Limits::new(CONNECTIONS, CONNECTIONS_PER_SOURCE));
+    let options = Http1::probes();
+    accept(listener, registry, options.head_timeout, |stream| {
         let (ready, metrics) = (ready.clone(), Arc::clone(&metrics));
-        tokio::spawn(async move {
-            converse(stream, ready, metrics).await;
-            drop(permit);
-        });
-    }
+        http1(stream, options, move |request, _| {
+            let (status, text) = answer(request.method(), request.uri().path(), *ready.borrow(), &metrics);
+            let mut response = Response::new(Full::new(Bytes::from(text)));
+            *response.status_mut() = status;
+            std::future::ready(response)
+        })
+    })
+    .await;
 }
 
-async fn converse(stream: TcpStream, ready: watch::Receiver<bool>, metrics: Metrics) {
-    let service = service_fn(move |request: Request<Incoming>| {
-        let (status, text) = answer(request.method(), request.uri().path(), *ready.borrow(), &metrics);
-        let mut response = Response::new(Full::new(Bytes::from(text)));
-        *response.status_mut() = status;
-        std::future::ready(Ok::<_, Infallible>(response))
-    });
-    let _ = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(Some(PATIENCE))
-        .serve_connection(TokioIo::new(stream), service)
-        .await;
+/// Answers from a thread of its own, for the life of the process.
+pub fn serve_apart(
+    listener: std::net::TcpListener,
+    ready: watch::Receiver<bool>,
+    metrics: Metrics,
+) -> io::Result<()> {
+    listener.set_nonblocking(true)?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    let work = move || {
+        runtime.block_on(async move {
+            if let Ok(listener) = TcpListener::from_std(listener) {
+                serve(listener, ready, metrics).await;
+            }
+        });
+    };
+    std::thread::Builder::new()
+        .name("status".to_owned())
+        .stack_size(512 << 10)
+        .spawn(work)?;
+    Ok(())
 }
 
 fn answer(method: &Method, path: &str, ready: bool, metrics: &Metrics) -> (StatusCode, String) {

@@ -1,50 +1,101 @@
-//! Accepts TLS connections, with limits: a caller that does not finish its handshake costs little and not for long.
+//! The TLS port of discovery and certificates: which connections it holds, and for how long without a token.
 
-use rustls::ServerConfig;
+use remora_http::{Accepted, Connection, Limits, Registry, TlsConfig};
 use std::io;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, mpsc};
-use tokio_rustls::TlsAcceptor;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
 use tokio_rustls::server::TlsStream;
+use tonic::transport::server::Connected;
 
-const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
-const HANDSHAKES_AT_ONCE: usize = 256;
-/// After an error of accept (no descriptors left, say) the next attempt waits.
-const PAUSE: Duration = Duration::from_millis(50);
+pub(crate) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
+/// From the connection to the first request with a good token.
+const AUTHENTICATION_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// The configuration for new connections.
-pub(crate) type Current = Arc<RwLock<Arc<ServerConfig>>>;
+/// How many connections discovery holds. One source may be a node behind which many pods are, so the limit of those
+/// that authenticated is high; the limit of others is not.
+pub(crate) fn discovery_limits() -> Limits {
+    Limits {
+        connections: 16_384,
+        per_source: 1024,
+        pending: 2048,
+        pending_per_source: 64,
+    }
+}
 
 /// Passes on connections whose handshake is done, until the receiver goes away.
 pub(crate) async fn accept(
     listener: TcpListener,
-    config: Current,
-    ready: mpsc::Sender<io::Result<TlsStream<TcpStream>>>,
+    config: TlsConfig,
+    ready: mpsc::Sender<io::Result<Client>>,
 ) {
-    let permits = Arc::new(Semaphore::new(HANDSHAKES_AT_ONCE));
-    loop {
-        let Ok(permit) = Arc::clone(&permits).acquire_owned().await else {
-            return;
-        };
-        let stream = tokio::select! {
-            accepted = listener.accept() => accepted,
-            () = ready.closed() => return,
-        };
-        let Ok((stream, _)) = stream else {
-            tokio::time::sleep(PAUSE).await;
-            continue;
-        };
-        let acceptor = TlsAcceptor::from(Arc::clone(&config.read().unwrap_or_else(PoisonError::into_inner)));
-        let ready = ready.clone();
-        tokio::spawn(async move {
-            let _ = stream.set_nodelay(true);
-            let shaken = tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await;
-            drop(permit);
-            if let Ok(Ok(stream)) = shaken {
-                let _ = ready.send(Ok(stream)).await;
+    let registry = Registry::new(discovery_limits());
+    let gone = ready.clone();
+    let accepting = remora_http::accept(listener, registry, AUTHENTICATION_TIMEOUT, move |stream| {
+        let (config, ready) = (Arc::clone(&config), ready.clone());
+        async move {
+            if let Some(stream) = remora_http::handshake(stream, &config, HANDSHAKE_TIMEOUT).await {
+                let _ = ready.send(Ok(Client(stream))).await;
             }
-        });
+        }
+    });
+    tokio::select! {
+        () = accepting => {}
+        () = gone.closed() => {}
+    }
+}
+
+/// A client whose handshake is done. Requests carry its [`Connection`].
+pub(crate) struct Client(TlsStream<Accepted>);
+
+impl Connected for Client {
+    type ConnectInfo = Connection;
+
+    fn connect_info(&self) -> Connection {
+        self.0.get_ref().0.connection().clone()
+    }
+}
+
+impl AsyncRead for Client {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_read(context, buffer)
+    }
+}
+
+impl AsyncWrite for Client {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write(context, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write_vectored(context, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.0.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_shutdown(context)
     }
 }

@@ -1,8 +1,10 @@
 //! Who a caller is, by the token it shows.
 
 use crate::files::{self, Fingerprint, LoadError};
+use remora_http::Connection;
 use remora_mtls::{InvalidSpiffeId, SpiffeId};
 use serde::Deserialize;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError, RwLock};
 use tonic::Status;
@@ -13,6 +15,11 @@ use tonic::metadata::MetadataMap;
 pub trait Authenticator: Send + Sync {
     /// Whose token it is, or why it is nobody's.
     async fn identify(&self, token: &str) -> Result<SpiffeId, Unidentified>;
+
+    /// The same, for a client at an address: what a wrong token costs may be limited by it.
+    async fn identify_from(&self, token: &str, _source: IpAddr) -> Result<SpiffeId, Unidentified> {
+        self.identify(token).await
+    }
 
     /// Whether the owner of a token, the proxy of a node, runs on the same node as a workload with this identity; else
     /// why it may not speak for it.
@@ -160,16 +167,26 @@ pub(crate) fn shown(metadata: &MetadataMap) -> Result<&str, Status> {
         .ok_or_else(|| Status::unauthenticated("no bearer token was shown"))
 }
 
-/// The caller of a request.
+/// The caller of a request that came over a connection.
 pub(crate) async fn caller(
     authenticator: &dyn Authenticator,
     metadata: &MetadataMap,
+    connection: Option<&Connection>,
 ) -> Result<SpiffeId, Status> {
     let token = shown(metadata)?;
-    authenticator.identify(token).await.map_err(|why| match why {
+    let identified = match connection {
+        Some(connection) => authenticator.identify_from(token, connection.source()).await,
+        None => authenticator.identify(token).await,
+    };
+    let id = identified.map_err(|why| match why {
         Unidentified::Refused(_) => Status::unauthenticated(why.to_string()),
         Unidentified::Unavailable(_) => Status::unavailable(why.to_string()),
-    })
+    })?;
+    // From here on the connection is kept, however many others want its place.
+    if let Some(connection) = connection {
+        connection.trust();
+    }
+    Ok(id)
 }
 
 #[cfg(test)]

@@ -21,7 +21,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio_rustls::TlsConnector;
@@ -479,34 +479,10 @@ async fn a_proxy_of_a_node_gets_certificates_of_that_node_and_of_no_other() {
     pod_on(&api, "shop", "cart-0", "cart", "n1");
     pod_on(&api, "shop", "web-0", "web", "n2");
     let replica = replica(&api).await;
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    let plane = Arc::clone(replica.cluster.plane());
-    let serving = tokio::spawn(async move { plane.serve(listener, std::future::pending()).await });
-    let roots = Roots::from_pem(&replica.cluster.plane().roots()).unwrap();
-    let config = Arc::new(bootstrap_client(&roots).unwrap());
-    let ask = |token: &'static str, identity: &'static str| {
-        let config = Arc::clone(&config);
-        async move {
-            let plane = ControlPlane::new(
-                "http://istiod.istio-system.svc:15012".parse().unwrap(),
-                Arc::new(move || {
-                    let connector = TlsConnector::from(Arc::clone(&config));
-                    Box::pin(async move {
-                        let stream = TcpStream::connect(address).await?;
-                        let name = "istiod.istio-system.svc".try_into().unwrap();
-                        Ok(Box::new(connector.connect(name, stream).await?) as Box<dyn Bytes>)
-                    })
-                }),
-                Arc::new(move || Ok(Some(token.to_owned()))),
-            );
-            let own = identity.parse().unwrap();
-            let request = PrivateKey::generate().unwrap().request(&own).unwrap();
-            let plane = plane.on_behalf_of(identity);
-            let certified = plane.certify(request, Duration::ZERO).await;
-            let (chain, _) = certified.map_err(|error| format!("{error:?}"))?;
-            Ok::<_, String>(Chain::from_pem(&chain).unwrap().id().to_string())
-        }
+    let discovery = Discovery::serve(&replica).await;
+    let ask = |token: &str, identity: &'static str| {
+        let token = api::token(token, "good");
+        discovery.certify(1, token, Some(identity))
     };
     let cart = "spiffe://cluster.local/ns/shop/sa/cart";
     let node = "istio-system/ztunnel/zt-1";
@@ -521,5 +497,121 @@ async fn a_proxy_of_a_node_gets_certificates_of_that_node_and_of_no_other() {
     assert!(gone.contains("zt-0 is gone"), "{gone}");
     let workload = ask("shop/web/web-0", cart).await.unwrap_err();
     assert!(workload.contains("no account of node proxies"), "{workload}");
-    serving.abort();
+}
+
+/// Discovery and certificates of a replica, as clients at different addresses reach them.
+struct Discovery {
+    address: SocketAddr,
+    config: Arc<rustls::ClientConfig>,
+    serving: JoinHandle<()>,
+}
+
+impl Drop for Discovery {
+    fn drop(&mut self) {
+        self.serving.abort();
+    }
+}
+
+impl Discovery {
+    async fn serve(replica: &Replica) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let plane = Arc::clone(replica.cluster.plane());
+        let roots = Roots::from_pem(&plane.roots()).unwrap();
+        Self {
+            address: listener.local_addr().unwrap(),
+            config: Arc::new(bootstrap_client(&roots).unwrap()),
+            serving: tokio::spawn(async move { drop(plane.serve(listener, std::future::pending()).await) }),
+        }
+    }
+
+    /// The identity in the certificate that a client at 127.0.0.`last` gets for a token.
+    fn certify(
+        &self,
+        last: u8,
+        token: String,
+        behalf: Option<&'static str>,
+    ) -> impl Future<Output = Result<String, String>> + use<> {
+        let (address, config) = (self.address, Arc::clone(&self.config));
+        let dial = move || {
+            let connector = TlsConnector::from(Arc::clone(&config));
+            let socket = TcpSocket::new_v4().unwrap();
+            Box::pin(async move {
+                socket.bind(SocketAddr::from(([127, 0, 0, last], 0)))?;
+                let name = "istiod.istio-system.svc".try_into().unwrap();
+                let stream = connector.connect(name, socket.connect(address).await?).await?;
+                Ok(Box::new(stream) as Box<dyn Bytes>)
+            }) as _
+        };
+        let plane = ControlPlane::new(
+            "http://istiod.istio-system.svc:15012".parse().unwrap(),
+            Arc::new(dial),
+            Arc::new(move || Ok(Some(token.clone()))),
+        );
+        async move {
+            let own = behalf.unwrap_or("spiffe://cluster.local/ns/shop/sa/cart");
+            let own = own.parse().unwrap();
+            let request = PrivateKey::generate().unwrap().request(&own).unwrap();
+            let plane = match behalf {
+                Some(identity) => plane.on_behalf_of(identity),
+                None => plane,
+            };
+            let certified = plane.certify(request, Duration::ZERO).await;
+            let (chain, _) = certified.map_err(|error| format!("{error:?}"))?;
+            Ok(Chain::from_pem(&chain).unwrap().id().to_string())
+        }
+    }
+}
+
+#[tokio::test]
+async fn wrong_tokens_cost_the_api_server_next_to_nothing() {
+    let api = installed();
+    let replica = replica(&api).await;
+    let discovery = Discovery::serve(&replica).await;
+    let cart = "spiffe://cluster.local/ns/shop/sa/cart";
+    let good = || api::token("shop/cart", "good");
+
+    // What is no token for us is not reviewed.
+    for number in 0..50 {
+        let why = discovery
+            .certify(2, format!("guess-{number}"), None)
+            .await
+            .unwrap_err();
+        assert!(why.contains("Unauthenticated"), "{why}");
+    }
+    assert_eq!(api.reviews(), 0);
+
+    // The same one is reviewed once, however often it is shown at the same time and afterwards.
+    let wrong = api::token("shop/cart", "bad");
+    let mut asking = tokio::task::JoinSet::new();
+    for _ in 0..20 {
+        asking.spawn(discovery.certify(2, wrong.clone(), None));
+    }
+    for answer in asking.join_all().await {
+        assert!(answer.unwrap_err().contains("Unauthenticated"));
+    }
+    assert!(discovery.certify(2, wrong, None).await.is_err());
+    assert_eq!(api.reviews(), 1);
+
+    // Many different ones hold up their own source at most.
+    for number in 0..100 {
+        let wrong = api::token(&format!("shop/cart{number}"), "bad");
+        assert!(discovery.certify(2, wrong, None).await.is_err());
+    }
+    assert_eq!(discovery.certify(3, good(), None).await.unwrap(), cart);
+}
+
+#[tokio::test]
+async fn a_token_shown_by_many_requests_is_reviewed_once() {
+    let api = installed();
+    let replica = replica(&api).await;
+    let discovery = Discovery::serve(&replica).await;
+    let mut asking = tokio::task::JoinSet::new();
+    let token = api::token("shop/cart", "good");
+    for _ in 0..20 {
+        asking.spawn(discovery.certify(2, token.clone(), None));
+    }
+    for answer in asking.join_all().await {
+        answer.unwrap();
+    }
+    assert_eq!(api.reviews(), 1);
 }

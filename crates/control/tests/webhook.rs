@@ -335,3 +335,38 @@ async fn a_stop_lets_a_question_finish() {
         .unwrap()
         .unwrap();
 }
+
+#[tokio::test]
+async fn a_pod_with_more_containers_than_anyone_needs_is_refused_with_the_reason() {
+    let scene = scene(Limits::default()).await;
+    let list = |count: usize| -> Vec<Value> {
+        (0..count)
+            .map(|n| json!({"name": format!("c{n}"), "image": "a:1"}))
+            .collect()
+    };
+    for path in ["/inject", "/check"] {
+        let many = json!({"spec": {"initContainers": list(600), "containers": list(600)}});
+        let answer = scene.review(path, &many).await;
+        assert_eq!(answer["response"]["allowed"], false, "{answer}");
+        let why = answer["response"]["status"]["message"].as_str().unwrap();
+        assert!(why.contains("1200 containers; at most 1000"), "{why}");
+        let enough = json!({"spec": {"containers": list(1000)}});
+        let answer = scene.review(path, &enough).await;
+        assert_eq!(answer["response"]["allowed"], true, "{answer}");
+    }
+}
+
+/// A review that waited too long is answered before the API server gives up, so that it learns why.
+#[tokio::test]
+async fn reviews_that_find_no_turn_are_told_so() {
+    let scene = scene(Limits {
+        reviews_per_source: 0,
+        ..Limits::default()
+    })
+    .await;
+    let (status, body) = scene
+        .post("/inject", "application/json", &review("v1", &pod()))
+        .await;
+    assert_eq!(status, 503);
+    assert!(body.contains("too many reviews are waiting"), "{body}");
+}

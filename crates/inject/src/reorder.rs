@@ -134,7 +134,7 @@ fn items(pod: &Value, list: &str, proxy: ProxyPlace) -> Vec<Item> {
             Item {
                 role,
                 need: if role == Role::User {
-                    need(pod, &name)
+                    need(pod, container)
                 } else {
                     usual_need(role)
                 },
@@ -182,21 +182,19 @@ fn usual_need(role: Role) -> Need {
     }
 }
 
-fn need(pod: &Value, name: &str) -> Need {
+fn need(pod: &Value, container: &Value) -> Need {
+    let name = view::name(container);
     match view::annotation(pod, &format!("{}{name}", annotation::NETWORK_PREFIX)) {
         Some("direct") => Need::Direct,
         Some("mesh") => Need::Mesh,
         Some("none") => Need::Nothing,
-        _ if only_touches_files(pod, name) => Need::Nothing,
+        _ if only_touches_files(container) => Need::Nothing,
         _ => Need::Unknown,
     }
 }
 
 /// A command that copies or changes files needs no network, and nobody has to declare that.
-fn only_touches_files(pod: &Value, name: &str) -> bool {
-    let Some(container) = view::container(pod, name) else {
-        return false;
-    };
+fn only_touches_files(container: &Value) -> bool {
     let words = |key: &str| {
         view::list(container, &[key])
             .iter()

@@ -87,6 +87,8 @@ pub struct Route {
     pub destination: Option<(IpAddr, u8)>,
     /// By which interface.
     pub interface: Option<u32>,
+    /// Through which router; `None` if the destination is reached directly.
+    pub gateway: Option<IpAddr>,
     /// Whether it delivers here.
     pub local: bool,
 }
@@ -162,6 +164,9 @@ pub fn routes(socket: &mut Socket, family: Family) -> Result<Vec<Route>, KernelE
                 protocol: head[5],
                 destination: destination.map(|address| (address, head[1])),
                 interface: attributes.find(RTA_OIF).and_then(|index| index.host_u32()),
+                gateway: attributes
+                    .find(RTA_GATEWAY)
+                    .and_then(|gateway| from_octets(gateway.value)),
                 local: head[7] == RTN_LOCAL,
             })
         },

@@ -68,7 +68,7 @@ fn told(text: &str, change: impl Fn(&str, &mut Address)) -> Mesh {
         client.want(url, Interest::Everything);
     }
     for request in client.connected() {
-        server.receive(request);
+        server.receive(request).unwrap();
     }
     for (url, snapshot) in &snapshots {
         let mut response = server.next(url, snapshot).unwrap().message().unwrap();

@@ -39,9 +39,11 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("remora-testkit", &["remora-net"]),
     ("remora-mtls", &[]),
     ("remora-xds", &[]),
+    ("remora-http", &[]),
     (
         "remora-control",
         &[
+            "remora-http",
             "remora-inject",
             "remora-mtls",
             "remora-pod",
@@ -66,6 +68,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     (
         "remora-agent",
         &[
+            "remora-http",
             "remora-mtls",
             "remora-net",
             "remora-pod",

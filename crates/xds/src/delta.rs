@@ -3,6 +3,8 @@
 //! Both sides are driven from outside: something happened goes in, messages to send come out.
 
 mod client;
+#[cfg(test)]
+mod limits_tests;
 mod resource;
 mod response;
 mod server;
@@ -13,7 +15,7 @@ mod snapshot;
 pub use client::{Change, Client, Interest, Received};
 pub use resource::{Audience, Encoded, Versioned, View};
 pub use response::Response;
-pub use server::Server;
+pub use server::{LimitExceeded, Server};
 pub use snapshot::{Amendment, Snapshot};
 
 /// Stands for everything in a list of names.

@@ -62,7 +62,12 @@ pub fn requests(mut bytes: &[u8]) {
             for name in &response.removed {
                 assert!(known.contains(name), "the client never heard of {name:?}");
             }
-            known.extend(response.resources.iter().map(|resource| resource.name().to_owned()));
+            known.extend(
+                response
+                    .resources
+                    .iter()
+                    .map(|resource| resource.name().to_owned()),
+            );
             let message = response.message();
             assert!(
                 message.is_ok_and(|m| m.nonce == response.nonce && m.encoded_len() == response.encoded_len())

@@ -11,10 +11,15 @@ use crate::delta::{self, Response, Snapshot, View};
 use crate::proto::discovery::DeltaDiscoveryRequest;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::metadata::MetadataMap;
-use tonic::{Request, Status, Streaming};
+use tonic::{Extensions, Request, Status, Streaming};
+
+/// What all streams together may make the server remember of resources they name. Streams that want everything name
+/// nothing, and are not held up by those that name much.
+const MAX_REMEMBERED: usize = 64 << 20;
 
 /// All types with their resources. Types are sent in the order of their URLs: policies before the workloads that
 /// name them.
@@ -25,6 +30,11 @@ pub type Snapshots = BTreeMap<&'static str, Snapshot>;
 pub trait Admission: Send + Sync {
     /// The caller's name, or why it may not.
     async fn admit(&self, metadata: &MetadataMap) -> Result<String, Status>;
+
+    /// The same, for a request that came with what the server knows of its connection.
+    async fn admit_over(&self, metadata: &MetadataMap, _connection: &Extensions) -> Result<String, Status> {
+        self.admit(metadata).await
+    }
 
     /// What a caller that was admitted may have.
     fn view(&self, _caller: &str) -> View {
@@ -40,6 +50,7 @@ pub struct Discovery {
     snapshots: watch::Receiver<Arc<Snapshots>>,
     admission: Arc<dyn Admission>,
     refusal: Refusal,
+    remembered: Arc<AtomicUsize>,
 }
 
 impl Discovery {
@@ -53,6 +64,7 @@ impl Discovery {
             snapshots,
             admission,
             refusal,
+            remembered: Arc::default(),
         }
     }
 
@@ -66,17 +78,49 @@ impl Discovery {
         &self,
         request: Request<Streaming<DeltaDiscoveryRequest>>,
     ) -> Result<ReceiverStream<Result<Response, Status>>, Status> {
-        let caller = self.admission.admit(request.metadata()).await?;
+        let caller = self
+            .admission
+            .admit_over(request.metadata(), request.extensions())
+            .await?;
         let (responses, outgoing) = mpsc::channel(2);
         let session = Session {
             view: self.admission.view(&caller),
             caller,
             snapshots: self.snapshots.clone(),
             refusal: Arc::clone(&self.refusal),
+            remembered: Remembered {
+                all: Arc::clone(&self.remembered),
+                own: 0,
+            },
             responses,
         };
         tokio::spawn(session.run(request.into_inner()));
         Ok(ReceiverStream::new(outgoing))
+    }
+}
+
+/// A stream's part of what all streams made the server remember.
+struct Remembered {
+    all: Arc<AtomicUsize>,
+    own: usize,
+}
+
+impl Remembered {
+    /// Whether there is room for so much.
+    fn set(&mut self, own: usize) -> bool {
+        let before = std::mem::replace(&mut self.own, own);
+        if own <= before {
+            self.all.fetch_sub(before - own, Ordering::Relaxed);
+            return true;
+        }
+        let all = self.all.fetch_add(own - before, Ordering::Relaxed) + (own - before);
+        all <= MAX_REMEMBERED
+    }
+}
+
+impl Drop for Remembered {
+    fn drop(&mut self) {
+        self.all.fetch_sub(self.own, Ordering::Relaxed);
     }
 }
 
@@ -85,22 +129,43 @@ struct Session {
     view: View,
     snapshots: watch::Receiver<Arc<Snapshots>>,
     refusal: Refusal,
+    remembered: Remembered,
     responses: mpsc::Sender<Result<Response, Status>>,
 }
 
 impl Session {
+    /// What the client said; an error ends the stream.
+    fn receive(&mut self, state: &mut delta::Server, request: DeltaDiscoveryRequest) -> Result<(), Status> {
+        let refused = state
+            .receive(request)
+            .map_err(|error| Status::resource_exhausted(error.to_string()))?;
+        if !self.remembered.set(state.remembered()) {
+            return Err(Status::resource_exhausted(
+                "clients name more resources than this control plane can remember",
+            ));
+        }
+        if let Some(why) = refused {
+            (self.refusal)(&self.caller, &why);
+        }
+        Ok(())
+    }
+
     /// Ends with the stream, with the client, or with the source of snapshots.
     async fn run(mut self, mut requests: Streaming<DeltaDiscoveryRequest>) {
         let mut state = delta::Server::with_view(std::mem::take(&mut self.view));
         loop {
             tokio::select! {
                 request = requests.message() => match request {
-                    Ok(Some(request)) => {
-                        if let Some(why) = state.receive(request) {
-                            (self.refusal)(&self.caller, &why);
-                        }
+                    Ok(Some(request)) => if let Err(status) = self.receive(&mut state, request) {
+                        let _ = self.responses.send(Err(status)).await;
+                        return;
+                    },
+                    Ok(None) => return,
+                    // A request that is too long, say. Without effect if the client is gone.
+                    Err(status) => {
+                        let _ = self.responses.send(Err(status)).await;
+                        return;
                     }
-                    Ok(None) | Err(_) => return,
                 },
                 changed = self.snapshots.changed() => if changed.is_err() {
                     return;
@@ -115,6 +180,7 @@ impl Session {
                     return;
                 }
             }
+            self.remembered.set(state.remembered());
         }
     }
 }

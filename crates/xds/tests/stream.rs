@@ -5,7 +5,7 @@ use prost_types::Any;
 use remora_xds::Message as _;
 use remora_xds::client::{Bytes, ClientError, ControlPlane, Event, LARGEST_MESSAGE};
 use remora_xds::delta::{Audience, Change, Client, Interest, Snapshot, Versioned};
-use remora_xds::proto::discovery::{Node, Resource};
+use remora_xds::proto::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse, Node, Resource};
 use remora_xds::proto::workload::{Address, Port, PortList, Workload, address};
 use remora_xds::server::{Admission, Discovery, Snapshots};
 use remora_xds::types::ADDRESS;
@@ -269,4 +269,59 @@ fn a_mesh_of_100_000_workloads_fits_a_message() {
     assert!(size < LARGEST_MESSAGE, "{size} bytes");
     // Neither is the limit far beyond what is needed.
     assert!(size > LARGEST_MESSAGE / 4, "{size} bytes");
+}
+
+/// A raw client, which can say what a well-behaved one never would.
+async fn say(address: SocketAddr, requests: Vec<DeltaDiscoveryRequest>) -> Status {
+    let channel = tonic::transport::Endpoint::from_shared(format!("http://{address}"))
+        .unwrap()
+        .connect()
+        .await
+        .unwrap();
+    let mut grpc = tonic::client::Grpc::new(channel);
+    grpc.ready().await.unwrap();
+    let mut request = tonic::Request::new(tokio_stream::iter(requests));
+    let token = "Bearer secret".parse().unwrap();
+    request.metadata_mut().insert("authorization", token);
+    let path = "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources";
+    let codec = tonic_prost::ProstCodec::<DeltaDiscoveryRequest, DeltaDiscoveryResponse>::default();
+    let answer = grpc.streaming(request, path.parse().unwrap(), codec).await;
+    let mut responses = match answer {
+        Ok(answer) => answer.into_inner(),
+        Err(status) => return status,
+    };
+    loop {
+        match responses.message().await {
+            Ok(Some(_)) => {}
+            Ok(None) => return Status::ok("the stream ended"),
+            Err(status) => return status,
+        }
+    }
+}
+
+fn named(count: usize, of: &str) -> DeltaDiscoveryRequest {
+    DeltaDiscoveryRequest {
+        type_url: ADDRESS.to_owned(),
+        resource_names_subscribe: (0..count).map(|n| format!("{of}{n}")).collect(),
+        ..DeltaDiscoveryRequest::default()
+    }
+}
+
+/// One message of 62 MB used to cost 1.2 GB and ten seconds of everybody's time.
+#[tokio::test]
+async fn a_client_that_names_millions_of_resources_is_refused_and_others_are_served() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let (publish, source) = watch::channel(snapshots(&[("a", 1)]));
+    let _plane = serve(listener, source);
+    let (mut changes, _events) = follow(control_plane(address, "secret"));
+    assert_eq!(soon(&mut changes).await, update("a", 1));
+    let long = say(address, vec![named(4_500_000, "resource-")]).await;
+    assert_eq!(long.code(), tonic::Code::OutOfRange, "{long:?}");
+    let parts = (0..100).map(|n| named(1000, &format!("{n}-"))).collect();
+    let many = say(address, parts).await;
+    assert_eq!(many.code(), tonic::Code::ResourceExhausted, "{many:?}");
+    assert!(many.message().contains("10000 resources"), "{many:?}");
+    publish.send(snapshots(&[("a", 2)])).unwrap();
+    assert_eq!(soon(&mut changes).await, update("a", 2));
 }

@@ -76,6 +76,9 @@ pub enum SettingsError {
     /// The addresses of the pod cannot be found.
     #[error("look for the addresses of the pod")]
     Addresses(#[source] std::io::Error),
+    /// The default routes of the pod cannot be read.
+    #[error("look for the default routes of the pod")]
+    Gateways(#[source] std::io::Error),
 }
 
 impl SettingsError {

@@ -2,6 +2,7 @@
 
 use super::SettingsError;
 use crate::flags::Flags;
+use remora_net::route::{self, Family};
 use remora_net::{address, link};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -33,6 +34,8 @@ pub struct Inputs {
     pub annotations: Option<String>,
     /// Addresses of the pod's interfaces.
     pub interfaces: Vec<IpAddr>,
+    /// Routers of the pod's default routes.
+    pub gateways: Vec<IpAddr>,
     /// CPUs the process may use.
     pub cpus: usize,
     /// Whether the file that `--binaryPath` names is there.
@@ -57,6 +60,12 @@ impl Inputs {
             labels: optional(LABELS)?,
             annotations: optional(ANNOTATIONS)?,
             interfaces,
+            // Only a pod whose probes go through the agent has to know its kubelet.
+            gateways: if env.contains_key("ISTIO_KUBE_APP_PROBERS") {
+                gateways().map_err(SettingsError::Gateways)?
+            } else {
+                Vec::new()
+            },
             present: present(),
             binary: flags
                 .get("binaryPath")
@@ -107,6 +116,22 @@ fn interfaces() -> std::io::Result<Vec<IpAddr>> {
         .map(|assigned| assigned.address.to_canonical())
         .filter(usable)
         .collect())
+}
+
+/// Routers of the default routes, of both families. A kernel without one of them has no routes of it.
+fn gateways() -> std::io::Result<Vec<IpAddr>> {
+    let mut socket = link::socket()?;
+    let mut gateways = Vec::new();
+    for family in [Family::V4, Family::V6] {
+        let routes = match route::routes(&mut socket, family) {
+            Ok(routes) => routes,
+            Err(_) if family == Family::V6 => Vec::new(),
+            Err(error) => return Err(std::io::Error::other(error)),
+        };
+        let default = routes.into_iter().filter(|route| route.destination.is_none());
+        gateways.extend(default.filter_map(|route| route.gateway));
+    }
+    Ok(gateways)
 }
 
 /// The environment, read by name. Empty means not set.

@@ -1,9 +1,10 @@
 //! The sockets of a sidecar with the built-in proxy.
 
+use crate::http::{self, Http1};
 use crate::settings::Settings;
 use crate::sockets::{self, ListenError};
+use crate::status;
 use crate::status::Desk;
-use crate::{http, status};
 use remora_proxy::Listeners;
 use std::sync::Arc;
 use tokio::net::TcpListener;
@@ -47,15 +48,17 @@ impl Sockets {
     /// Answers questions from here on; gives the proxy's own sockets.
     pub(super) fn answer(self, desk: &Arc<Desk>) -> Listeners {
         let shared = Arc::clone(desk);
-        tokio::spawn(http::serve(self.readiness, move |request, _| {
-            status::readiness_port(request, Arc::clone(&shared))
-        }));
+        tokio::spawn(http::serve(
+            self.readiness,
+            Http1::probes(),
+            move |request, peer| status::readiness_port(request, peer, Arc::clone(&shared)),
+        ));
         let shared = Arc::clone(desk);
-        tokio::spawn(http::serve(self.agent, move |request, peer| {
+        tokio::spawn(http::serve(self.agent, http::pages(), move |request, peer| {
             status::agent_port(request, peer, Arc::clone(&shared))
         }));
         let shared = Arc::clone(desk);
-        tokio::spawn(http::serve(self.metrics, move |request, _| {
+        tokio::spawn(http::serve(self.metrics, http::pages(), move |request, _| {
             std::future::ready(status::metrics_port(&request, &shared))
         }));
         self.proxy

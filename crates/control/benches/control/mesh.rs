@@ -165,7 +165,7 @@ fn simulate(mut world: World, workloads: usize) -> String {
     let (memory_before, cpu_before) = (memory(), cpu(&task));
     for _ in 0..PROXIES {
         let mut proxy = Server::new();
-        proxy.receive(DeltaDiscoveryRequest {
+        let _ = proxy.receive(DeltaDiscoveryRequest {
             type_url: ADDRESS.to_owned(),
             ..DeltaDiscoveryRequest::default()
         });
@@ -217,7 +217,7 @@ fn told(proxy: &mut Server, now: &Snapshot) -> usize {
     let response = proxy.next(ADDRESS, now).unwrap();
     let mut message = Vec::with_capacity(response.encoded_len());
     response.write(&mut message);
-    proxy.receive(DeltaDiscoveryRequest {
+    let _ = proxy.receive(DeltaDiscoveryRequest {
         type_url: ADDRESS.to_owned(),
         response_nonce: response.nonce,
         ..DeltaDiscoveryRequest::default()

@@ -1,21 +1,41 @@
 //! Callers known by their service account tokens, which the API server judges.
+//!
+//! Callers are not known before that, so what they can make the API server do is bounded: a token that cannot be good is
+//! refused here ([`claims`]), the same token is reviewed once at a time and its refusal remembered for seconds, so many
+//! reviews run at once for all callers and for one source address, and a source with many wrong tokens waits
+//! ([`failures`]).
+
+mod claims;
+mod failures;
 
 use super::beside::{self, Bound};
 use crate::token::{Authenticator, Unidentified};
+use failures::Failures;
 use kube::api::{Api, ApiResource, DynamicObject, ListParams, PostParams};
+use remora_http::{Permit, SourceLimiter};
 use remora_mtls::SpiffeId;
 use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::hash::{BuildHasher as _, RandomState};
-use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 // istio: what the tokens of sidecars are for.
 const AUDIENCE: &str = "istio-ca";
 /// A token that was good is believed this long: a proxy that asks for a certificate and for discovery is asked about
 /// once. Short, because a pod that is gone must not get certificates for long.
 const BELIEVED: Duration = Duration::from_secs(10);
-const MOST: usize = 10_000;
+/// A token that was refused is refused this long without asking again.
+const REFUSED: Duration = Duration::from_secs(5);
+/// Tokens that are remembered, good ones and refused ones each.
+const MAX_REMEMBERED: usize = 10_000;
+/// Reviews at once, for all callers and for one source address. Behind one address may be a node with many pods.
+const REVIEWS: usize = 64;
+const REVIEWS_PER_SOURCE: usize = 32;
+/// For a review, from the request to the answer.
+const REVIEW_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Who owns a token.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,15 +45,41 @@ struct Owner {
     pod: Option<Bound>,
 }
 
+/// Verdicts that are still good, by a keyed hash: tokens themselves are not kept.
+struct Memory<T>(Mutex<HashMap<u64, (T, Instant)>>);
+
+impl<T: Clone> Memory<T> {
+    fn get(&self, key: u64, now: Instant) -> Option<T> {
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (verdict, until) = known.get(&key)?;
+        (*until > now).then(|| verdict.clone())
+    }
+
+    fn put(&self, key: u64, verdict: T, now: Instant, until: Instant) {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.len() >= MAX_REMEMBERED {
+            known.retain(|_, (_, until)| *until > now);
+        }
+        if known.len() < MAX_REMEMBERED {
+            known.insert(key, (verdict, until));
+        }
+    }
+}
+
 /// Asks the API server.
 pub(super) struct Reviewed {
     api: Api<DynamicObject>,
     resource: ApiResource,
     client: kube::Client,
     trust_domain: String,
-    /// By a keyed hash: tokens themselves are not kept.
-    known: Mutex<HashMap<u64, (Owner, Instant)>>,
+    known: Memory<Owner>,
+    refused: Memory<String>,
     hasher: RandomState,
+    /// Reviews at work, by the token's hash: others who show the same token wait for the verdict.
+    at_work: Mutex<HashMap<u64, Arc<tokio::sync::Mutex<()>>>>,
+    reviews: Semaphore,
+    per_source: Arc<SourceLimiter>,
+    failures: Mutex<Failures>,
 }
 
 impl Reviewed {
@@ -44,45 +90,96 @@ impl Reviewed {
             resource,
             client,
             trust_domain: trust_domain.to_owned(),
-            known: Mutex::default(),
+            known: Memory(Mutex::default()),
+            refused: Memory(Mutex::default()),
             hasher: RandomState::new(),
+            at_work: Mutex::default(),
+            reviews: Semaphore::new(REVIEWS),
+            per_source: SourceLimiter::new(REVIEWS_PER_SOURCE),
+            failures: Mutex::default(),
         }
     }
 
-    fn remembered(&self, key: u64, now: Instant) -> Option<Owner> {
-        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        known
-            .get(&key)
-            .filter(|(_, until)| *until > now)
-            .map(|(owner, _)| owner.clone())
+    /// What is known of a token without asking.
+    fn remembered(&self, key: u64) -> Option<Result<Owner, Unidentified>> {
+        let now = Instant::now();
+        if let Some(owner) = self.known.get(key, now) {
+            return Some(Ok(owner));
+        }
+        let why = self.refused.get(key, now)?;
+        Some(Err(Unidentified::Refused(why)))
     }
 
-    fn remember(&self, key: u64, owner: &Owner, now: Instant) {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if known.len() >= MOST {
-            known.retain(|_, (_, until)| *until > now);
+    async fn owner(&self, token: &str, source: Option<IpAddr>) -> Result<Owner, Unidentified> {
+        let key = self.hasher.hash_one(token);
+        if let Some(verdict) = self.remembered(key) {
+            return verdict;
         }
-        if known.len() < MOST {
-            known.insert(key, (owner.clone(), now + BELIEVED));
+        if let Some(why) = claims::refusal(token, SystemTime::now()) {
+            return Err(Unidentified::Refused(why.to_owned()));
         }
+        let _permits = self.permits(source).await?;
+        let flight = Flight::join(self, key);
+        let _turn = flight.turn.lock().await;
+        // Another request with this token may have had its verdict meanwhile.
+        if let Some(verdict) = self.remembered(key) {
+            return verdict;
+        }
+        let asked = Instant::now();
+        let verdict = self.review(token).await;
+        let now = Instant::now();
+        match &verdict {
+            Ok(owner) => self.known.put(key, owner.clone(), now, asked + BELIEVED),
+            Err(Unidentified::Refused(why)) => {
+                self.refused.put(key, why.clone(), now, now + REFUSED);
+                if let Some(source) = source {
+                    self.failures().failed(source, now);
+                }
+            }
+            Err(Unidentified::Unavailable(_)) => {}
+        }
+        verdict
     }
 
-    async fn owner(&self, token: &str) -> Result<Owner, Unidentified> {
-        let (key, now) = (self.hasher.hash_one(token), Instant::now());
-        if let Some(owner) = self.remembered(key, now) {
-            return Ok(owner);
-        }
+    /// The right to a review, for a client at this address.
+    async fn permits(
+        &self,
+        source: Option<IpAddr>,
+    ) -> Result<(SemaphorePermit<'_>, Option<Permit>), Unidentified> {
+        let busy = |why: &str| Unidentified::Unavailable(why.to_owned());
+        let of_source = match source {
+            Some(source) if !self.failures().allow(source, Instant::now()) => {
+                return Err(busy("too many wrong tokens from this address; try again later"));
+            }
+            Some(source) => {
+                let permit = self.per_source.try_acquire(source);
+                Some(permit.ok_or_else(|| busy("too many tokens of this address are being reviewed"))?)
+            }
+            None => None,
+        };
+        let review = tokio::time::timeout(REVIEW_TIMEOUT, self.reviews.acquire()).await;
+        let Ok(Ok(review)) = review else {
+            return Err(busy("too many tokens are being reviewed"));
+        };
+        Ok((review, of_source))
+    }
+
+    fn failures(&self) -> MutexGuard<'_, Failures> {
+        self.failures.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn review(&self, token: &str) -> Result<Owner, Unidentified> {
         let mut question = DynamicObject::new("", &self.resource)
             .data(json!({"spec": {"token": token, "audiences": [AUDIENCE]}}));
         question.metadata.name = None;
-        let answer = self
-            .api
-            .create(&PostParams::default(), &question)
+        let parameters = PostParams::default();
+        let review = self.api.create(&parameters, &question);
+        let unavailable = |why: &dyn std::fmt::Display| Unidentified::Unavailable(why.to_string());
+        let answer = tokio::time::timeout(REVIEW_TIMEOUT, review)
             .await
-            .map_err(|error| Unidentified::Unavailable(error.to_string()))?;
-        let owner = verdict(&answer.data, &self.trust_domain).map_err(Unidentified::Refused)?;
-        self.remember(key, &owner, now);
-        Ok(owner)
+            .map_err(|_| unavailable(&"the API server does not answer"))?
+            .map_err(|error| unavailable(&error))?;
+        verdict(&answer.data, &self.trust_domain).map_err(Unidentified::Refused)
     }
 
     /// Pods of a node, or of a namespace by name.
@@ -102,16 +199,49 @@ impl Reviewed {
     }
 }
 
+/// A place among the requests that show one token.
+struct Flight<'a> {
+    reviewed: &'a Reviewed,
+    key: u64,
+    turn: Arc<tokio::sync::Mutex<()>>,
+}
+
+impl<'a> Flight<'a> {
+    fn join(reviewed: &'a Reviewed, key: u64) -> Self {
+        let mut at_work = reviewed.at_work.lock().unwrap_or_else(PoisonError::into_inner);
+        let turn = Arc::clone(at_work.entry(key).or_default());
+        Self { reviewed, key, turn }
+    }
+}
+
+impl Drop for Flight<'_> {
+    fn drop(&mut self) {
+        let mut at_work = self
+            .reviewed
+            .at_work
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        // The map's and this one: no other request waits.
+        if Arc::strong_count(&self.turn) <= 2 {
+            at_work.remove(&self.key);
+        }
+    }
+}
+
 #[tonic::async_trait]
 impl Authenticator for Reviewed {
     async fn identify(&self, token: &str) -> Result<SpiffeId, Unidentified> {
-        self.owner(token).await.map(|owner| owner.id)
+        self.owner(token, None).await.map(|owner| owner.id)
+    }
+
+    async fn identify_from(&self, token: &str, source: IpAddr) -> Result<SpiffeId, Unidentified> {
+        self.owner(token, Some(source)).await.map(|owner| owner.id)
     }
 
     /// Asked of the API server each time: a node's proxy asks rarely, and for every workload to be known here by its
     /// node would cost more.
     async fn is_beside(&self, token: &str, workload: &SpiffeId) -> Result<(), Unidentified> {
-        let owner = self.owner(token).await?;
+        let owner = self.owner(token, None).await?;
         let refused = Unidentified::Refused;
         let Some(pod) = &owner.pod else {
             return Err(refused("its token is not bound to a pod".to_owned()));

@@ -1,9 +1,13 @@
 //! HTTPS for the webhooks: bytes in, bytes out, within limits.
+//!
+//! The port is open to every pod of the cluster, and the API server cannot be told apart from them. So connections are
+//! limited by client address and idle ones give way to new ones (see [`remora_http::limits`]; an API server connects
+//! again), a review waits for its turn among few at work, and none of that is done by a thread that accepts.
 
 use super::mutate::mutate;
 use super::review::{Answer, Review};
 use super::{Counts, Rules, judge, policy};
-use crate::tls;
+use crate::tls::HANDSHAKE_TIMEOUT;
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
 use hyper::body::Incoming;
@@ -12,16 +16,17 @@ use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
-use rustls::ServerConfig;
+use remora_http::{Connection, Permit, Registry, SourceLimiter, TlsConfig};
 use std::convert::Infallible;
 use std::future::Future;
+use std::net::IpAddr;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 use tokio::net::TcpListener;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 
-/// Reviews longer than this are worked on beside the event loop.
-const LONG: usize = 64 << 10;
+/// Requests at once on one connection.
+const STREAMS_PER_CONNECTION: u32 = 128;
 
 /// Times and sizes.
 #[derive(Debug, Clone, Copy)]
@@ -31,8 +36,18 @@ pub struct Limits {
     pub body: usize,
     /// For a caller to send its question.
     pub patience: Duration,
-    /// Callers at once.
+    /// Connections at once.
     pub connections: usize,
+    /// The same, of one client address.
+    pub connections_per_source: usize,
+    /// Reviews that are worked on or wait for it, of one client address.
+    pub reviews_per_source: usize,
+    /// For a review to wait for its turn. Shorter than an API server waits for the answer.
+    // k8s: ten seconds unless the webhook's configuration says otherwise.
+    pub queue: Duration,
+    /// Containers of a pod, all lists together.
+    // k8s: there is no limit but the size of an object; real pods have a few dozen at most.
+    pub containers: usize,
 }
 
 impl Default for Limits {
@@ -40,7 +55,11 @@ impl Default for Limits {
         Self {
             body: 6 << 20,
             patience: Duration::from_secs(10),
-            connections: 512,
+            connections: 1024,
+            connections_per_source: 128,
+            reviews_per_source: 256,
+            queue: Duration::from_secs(5),
+            containers: 1000,
         }
     }
 }
@@ -51,6 +70,9 @@ pub struct Webhook {
     rules: RwLock<Arc<Rules>>,
     counts: Counts,
     limits: Limits,
+    /// Reviews that are worked on.
+    at_work: Arc<Semaphore>,
+    per_source: Arc<SourceLimiter>,
 }
 
 impl Webhook {
@@ -59,6 +81,8 @@ impl Webhook {
         Self {
             rules: RwLock::new(Arc::new(rules)),
             counts: Counts::default(),
+            at_work: Arc::new(Semaphore::new(reviews_at_once())),
+            per_source: SourceLimiter::new(limits.reviews_per_source),
             limits,
         }
     }
@@ -82,42 +106,39 @@ impl Webhook {
     pub async fn serve(
         self: Arc<Self>,
         listener: TcpListener,
-        config: Arc<RwLock<Arc<ServerConfig>>>,
+        config: TlsConfig,
         stop: impl Future<Output = ()>,
     ) {
-        let (ready, mut connections) = mpsc::channel(16);
-        let accepting = tokio::spawn(tls::accept(listener, config, ready));
-        let room = Arc::new(Semaphore::new(self.limits.connections));
-        let (closing, _) = tokio::sync::watch::channel(false);
-        tokio::pin!(stop);
-        loop {
-            let connection = tokio::select! {
-                connection = connections.recv() => connection,
-                () = &mut stop => break,
-            };
-            let Some(Ok(stream)) = connection else { break };
-            let Ok(permit) = Arc::clone(&room).acquire_owned().await else {
-                break;
-            };
-            let webhook = Arc::clone(&self);
-            let mut closed = closing.subscribe();
-            tokio::spawn(async move {
-                webhook
-                    .converse(TokioIo::new(stream), async move {
-                        let _ = closed.wait_for(|closed| *closed).await;
-                    })
-                    .await;
-                drop(permit);
-            });
+        let limits = self.limits;
+        let registry = Registry::new(remora_http::Limits::new(
+            limits.connections,
+            limits.connections_per_source,
+        ));
+        let (closing, closed) = watch::channel(false);
+        // Every connection holds a sender: when the last one is dropped all are done.
+        let (open, mut all_closed) = mpsc::channel::<()>(1);
+        let accepting = remora_http::accept(listener, registry, limits.patience, move |stream| {
+            let (webhook, config, open) = (Arc::clone(&self), Arc::clone(&config), open.clone());
+            let mut closed = closed.clone();
+            async move {
+                let connection = stream.connection().clone();
+                if let Some(stream) = remora_http::handshake(stream, &config, HANDSHAKE_TIMEOUT).await {
+                    let closed = async move { drop(closed.wait_for(|closed| *closed).await) };
+                    webhook.converse(TokioIo::new(stream), connection, closed).await;
+                }
+                drop(open);
+            }
+        });
+        tokio::select! {
+            () = accepting => {}
+            () = stop => {}
         }
-        accepting.abort();
         closing.send_replace(true);
-        let all = u32::try_from(self.limits.connections).unwrap_or(u32::MAX);
-        let _ = tokio::time::timeout(self.limits.patience, room.acquire_many(all)).await;
+        let _ = tokio::time::timeout(limits.patience, all_closed.recv()).await;
     }
 
     /// One connection, over which many questions may come.
-    async fn converse<I>(self: Arc<Self>, stream: I, closed: impl Future<Output = ()>)
+    async fn converse<I>(self: Arc<Self>, stream: I, connection: Connection, closed: impl Future<Output = ()>)
     where
         I: hyper::rt::Read + hyper::rt::Write + Unpin + Send + 'static,
     {
@@ -131,15 +152,20 @@ impl Webhook {
             .http2()
             .timer(TokioTimer::new())
             .keep_alive_interval(Some(self.limits.patience))
-            .max_concurrent_streams(256);
+            .max_concurrent_streams(STREAMS_PER_CONNECTION);
         let service = service_fn(move |request| {
-            let webhook = Arc::clone(&self);
-            async move { Ok::<_, Infallible>(webhook.answer(request).await) }
+            let (webhook, in_flight) = (Arc::clone(&self), connection.request());
+            let source = connection.source();
+            async move {
+                let response = webhook.answer(request, source).await;
+                drop(in_flight);
+                Ok::<_, Infallible>(response)
+            }
         });
         let connection = builder.serve_connection(stream, service);
         tokio::pin!(connection, closed);
         tokio::select! {
-            // A caller that breaks off has nobody to be told.
+            // A client that breaks off needs no answer.
             _ = connection.as_mut() => {}
             () = closed => {
                 connection.as_mut().graceful_shutdown();
@@ -148,7 +174,7 @@ impl Webhook {
         }
     }
 
-    async fn answer(self: &Arc<Self>, request: Request<Incoming>) -> Response<Full<Bytes>> {
+    async fn answer(self: &Arc<Self>, request: Request<Incoming>, source: IpAddr) -> Response<Full<Bytes>> {
         let path = request.uri().path().to_owned();
         match Door::of(&path) {
             None => said(
@@ -167,7 +193,7 @@ impl Webhook {
                 "Content-Type must be application/json\n",
             ),
             Some(door) => match self.body(request).await {
-                Ok(body) => self.review(door, path, body).await,
+                Ok(body) => self.review(door, path, body, source).await,
                 Err(refusal) => refusal,
             },
         }
@@ -192,15 +218,27 @@ impl Webhook {
         }
     }
 
-    async fn review(self: &Arc<Self>, door: Door, path: String, body: Bytes) -> Response<Full<Bytes>> {
-        let answer = if body.len() > LONG {
-            let webhook = Arc::clone(self);
-            match tokio::task::spawn_blocking(move || webhook.decide(door, &path, &body)).await {
-                Ok(answer) => answer,
-                Err(_) => return said(StatusCode::INTERNAL_SERVER_ERROR, "the review failed\n"),
-            }
-        } else {
-            self.decide(door, &path, &body)
+    async fn review(
+        self: &Arc<Self>,
+        door: Door,
+        path: String,
+        body: Bytes,
+        source: IpAddr,
+    ) -> Response<Full<Bytes>> {
+        let Some(turn) = self.turn(source).await else {
+            return said(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "too many reviews are waiting; try again\n",
+            );
+        };
+        let webhook = Arc::clone(self);
+        let work = move || {
+            // Held to the end, also when the client left meanwhile: what is worked on counts.
+            let _turn = turn;
+            webhook.decide(door, &path, &body)
+        };
+        let Ok(answer) = tokio::task::spawn_blocking(work).await else {
+            return said(StatusCode::INTERNAL_SERVER_ERROR, "the review failed\n");
         };
         let mut response = Response::new(Full::new(Bytes::from(answer)));
         response.headers_mut().insert(
@@ -208,6 +246,14 @@ impl Webhook {
             hyper::header::HeaderValue::from_static("application/json"),
         );
         response
+    }
+
+    /// The right to work on a review, when it is this one's turn. A client that leaves meanwhile gives up its place.
+    async fn turn(&self, source: IpAddr) -> Option<(Permit, OwnedSemaphorePermit)> {
+        let of_source = self.per_source.try_acquire(source)?;
+        let turn = Arc::clone(&self.at_work).acquire_owned();
+        let turn = tokio::time::timeout(self.limits.queue, turn).await.ok()?.ok()?;
+        Some((of_source, turn))
     }
 
     /// From a body to a body.
@@ -221,6 +267,15 @@ impl Webhook {
                 return Answer::refuse(unreadable.error.to_string()).to_json(&unreadable.head);
             }
         };
+        let containers = containers(&review.object);
+        if containers > self.limits.containers {
+            let message = format!(
+                "the pod has {containers} containers; at most {} are looked at",
+                self.limits.containers
+            );
+            self.counts.unreadable();
+            return Answer::refuse(message).to_json(&review.head);
+        }
         let answer = match door {
             Door::Inject => {
                 let (answer, outcome) = mutate(&review, path, &rules);
@@ -255,6 +310,18 @@ impl Door {
             _ => None,
         }
     }
+}
+
+/// Reviews are work for a CPU: more at once than there are CPUs only use memory.
+fn reviews_at_once() -> usize {
+    std::thread::available_parallelism().map_or(2, |cpus| cpus.get().clamp(2, 8))
+}
+
+/// How many containers a pod has.
+fn containers(pod: &serde_json::Value) -> usize {
+    let lists = ["initContainers", "containers", "ephemeralContainers"];
+    let lists = lists.iter().filter_map(|list| pod["spec"][list].as_array());
+    lists.map(Vec::len).sum()
 }
 
 fn is_json(request: &Request<Incoming>) -> bool {

@@ -1,6 +1,8 @@
 //! An API server in a few lines: objects that can be listed, watched, created, replaced and patched, with versions and
 //! conflicts as the real one has them. No sockets: a client calls it directly.
 
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use http::{Request, Response, StatusCode};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt as _, Full, StreamBody};
@@ -29,6 +31,8 @@ struct State {
     writes: Vec<String>,
     /// Writes that come now meet somebody who was faster, or a server in trouble.
     trouble: Vec<u16>,
+    /// Token reviews.
+    reviews: usize,
 }
 
 /// The server, and whoever talks to it.
@@ -44,6 +48,11 @@ impl Api {
             state: Arc::default(),
             changed: watch::channel(0).0,
         }
+    }
+
+    /// How many tokens were reviewed.
+    pub(crate) fn reviews(&self) -> usize {
+        self.state.lock().unwrap().reviews
     }
 
     pub(crate) fn client(&self) -> kube::Client {
@@ -191,6 +200,7 @@ impl Api {
     fn write(&self, method: &str, place: &Place, kind: &str, body: &[u8]) -> Response<Answer> {
         let body: Value = serde_json::from_slice(body).unwrap();
         if place.0 == "tokenreviews" {
+            self.state.lock().unwrap().reviews += 1;
             return success(201, &reviewed(&body));
         }
         let response = self.written(method, place.clone(), kind, body);
@@ -241,11 +251,23 @@ impl Api {
     }
 }
 
-/// Tokens of this server say whose they are: `NAMESPACE/ACCOUNT`.
+/// A token of this server: for `NAMESPACE/ACCOUNT` or `NAMESPACE/ACCOUNT/POD`. With another signature it is refused.
+pub(crate) fn token(owner: &str, signature: &str) -> String {
+    let expiry = std::time::SystemTime::now() + std::time::Duration::from_hours(1);
+    let expiry = expiry.duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
+    let claims = json!({"aud": ["istio-ca"], "exp": expiry, "sub": owner}).to_string();
+    format!("e30.{}.{signature}", URL_SAFE_NO_PAD.encode(claims))
+}
+
 fn reviewed(review: &Value) -> Value {
     let token = review["spec"]["token"].as_str().unwrap_or_default();
+    let payload = token
+        .strip_suffix(".good")
+        .and_then(|token| token.split('.').nth(1));
+    let payload = payload.and_then(|payload| URL_SAFE_NO_PAD.decode(payload).ok());
+    let claims: Value = payload.map_or(Value::Null, |bytes| serde_json::from_slice(&bytes).unwrap());
     let mut answer = review.clone();
-    let words: Vec<&str> = token.split('/').collect();
+    let words: Vec<&str> = claims["sub"].as_str().unwrap_or_default().split('/').collect();
     answer["status"] = match words[..] {
         [namespace, account, ref pod @ ..] => {
             let mut user = json!({"username": format!("system:serviceaccount:{namespace}:{account}")});

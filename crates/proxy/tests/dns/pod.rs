@@ -99,7 +99,7 @@ fn learn(mesh: &Mesh, text: &str) {
     state.want(remora_xds::types::ADDRESS, Interest::Everything);
     let mut server = Server::new();
     for request in state.connected() {
-        server.receive(request);
+        server.receive(request).unwrap();
     }
     let url = remora_xds::types::ADDRESS;
     let response = server.next(url, &snapshots[url]).unwrap().message().unwrap();

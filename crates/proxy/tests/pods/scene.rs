@@ -115,7 +115,7 @@ impl Lessons {
         let mut server = Server::new();
         let mut state = self.state.lock().unwrap();
         for request in state.connected() {
-            server.receive(request);
+            server.receive(request).unwrap();
         }
         for (url, snapshot) in &snapshots {
             let response = server.next(url, snapshot).unwrap().message().unwrap();

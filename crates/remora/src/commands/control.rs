@@ -36,9 +36,20 @@ pub(crate) struct Args {
 /// no endpoint any more, and until then API servers come here to have pods injected.
 const LEAVE: Duration = Duration::from_secs(3);
 
+/// Threads that serve; more of them use memory and bring little.
+const MAX_THREADS: usize = 4;
+/// Threads for admission reviews, files and names.
+const BLOCKING_THREADS: usize = 16;
+
 /// Runs until it is asked to stop.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
+    // A client that keeps one thread busy does not keep the others from accepting.
+    let threads = std::thread::available_parallelism().map_or(2, |cpus| cpus.get().clamp(2, MAX_THREADS));
+    // Connections are limited by the server, not by the usual limit of a process.
+    let _ = remora_net::privilege::raise_descriptors();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(threads)
+        .max_blocking_threads(BLOCKING_THREADS)
         .enable_all()
         .build()
         .context("start the runtime")?;

@@ -34,7 +34,7 @@ pub(crate) struct Args {
     /// Binary to put in; this one unless given
     #[arg(long, value_name = "FILE")]
     binary: Option<PathBuf>,
-    /// CycloneDX SBOM of the binary; BINARY.cdx.json unless given, if that file exists
+    /// `CycloneDX` SBOM of the binary; BINARY.cdx.json unless given, if that file exists
     #[arg(long, value_name = "FILE")]
     sbom: Option<PathBuf>,
 }

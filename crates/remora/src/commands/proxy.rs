@@ -27,7 +27,8 @@ the signal, is the agent's.
 gives up all capabilities and goes on as the sidecar; it ends if that fails.
 
 The agent's port 15020 answers for the application's probes (ISTIO_KUBE_APP_PROBERS), for all metrics
-(/stats/prometheus) and, from inside the pod, POST /drain and POST /quitquitquit.
+(/stats/prometheus) and, from inside the pod, POST /drain and POST /quitquitquit. The application's hooks are run for the
+kubelet only, which is known by HOST_IP, the pod's default gateway, or REMORA_KUBELET_SOURCES (addresses or ranges).
 
 After SIGTERM readiness fails at once, and the sidecar stays while the application listens or anything is open, at most
 until one deadline: terminationDrainDuration if it was chosen, else a second less than the grace period

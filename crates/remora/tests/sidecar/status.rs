@@ -7,7 +7,8 @@ use std::time::Instant;
 
 const PROBERS: &str = r#"{
     "/app-health/app/readyz": {"httpGet": {"path": "/ready", "port": 8080}},
-    "/app-health/app/livez": {"tcpSocket": {"port": 8081}}
+    "/app-health/app/livez": {"tcpSocket": {"port": 8081}},
+    "/app-lifecycle/app/prestopz": {"httpGet": {"path": "/stop", "port": 8080}}
 }"#;
 
 fn get(path: &str) -> String {
@@ -29,12 +30,17 @@ fn probes_metrics_and_commands() {
     scene.ready(Pod::Web);
     drop(scene.call().unwrap());
 
-    // From outside, as the kubelet does.
+    // From another pod: the application's status and nothing it says; no hooks.
     let agent: SocketAddr = "10.1.0.1:15020".parse().unwrap();
     let outside = |request: &str| scene.send(Pod::Web, agent, request).unwrap();
+    assert_eq!(outside(&get("/app-health/app/readyz")), (200, String::new()));
+    assert_eq!(outside(&get("/app-lifecycle/app/prestopz")).0, 403);
     assert_eq!(
-        outside(&get("/app-health/app/readyz")),
-        (200, "app_metric 1\n".to_owned())
+        scene
+            .ask(Pod::Cart, 15020, "/app-lifecycle/app/prestopz")
+            .unwrap()
+            .0,
+        200
     );
     assert_eq!(
         outside(&get("/app-health/app/livez")).0,

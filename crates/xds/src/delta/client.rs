@@ -84,9 +84,27 @@ struct Type {
     /// What we hold, with the versions under which it came.
     held: BTreeMap<String, Held>,
     synced: bool,
+    /// The server was not told what we hold: its first response is everything there is.
+    replaced: bool,
 }
 
+/// More than this is not said about what we hold: servers take requests of 4 MiB (istio: likewise).
+const LARGEST_OPENING: usize = 3 << 20;
+
 impl Type {
+    /// About how long a list of all that we hold is on the wire.
+    fn opening_size(&self) -> usize {
+        let entry = |(name, held): (&String, &Held)| name.len() + held.version.len() + 12;
+        self.held.iter().map(entry).sum()
+    }
+
+    /// What we hold and a response that is complete does not name.
+    fn gone(&self, received: &Received) -> Vec<Change> {
+        let named: BTreeSet<&str> = received.versions.iter().map(|(name, _)| name.as_str()).collect();
+        let held = self.held.keys().filter(|name| !named.contains(name.as_str()));
+        held.map(|name| Change::Remove { name: name.clone() }).collect()
+    }
+
     /// Whether somebody still asks for a resource: an answer may cross a change of mind.
     fn wants(&self, name: &str, aliases: &[String]) -> bool {
         self.interest == Interest::Everything
@@ -123,6 +141,7 @@ impl Client {
             names: BTreeSet::new(),
             held: BTreeMap::new(),
             synced: false,
+            replaced: false,
         };
         self.types.entry(type_url.to_owned()).or_insert(fresh);
     }
@@ -154,8 +173,9 @@ impl Client {
 
     fn opening(&mut self, url: &str) -> DeltaDiscoveryRequest {
         let mut request = self.request(url);
-        if let Some(kind) = self.types.get(url) {
-            let held = kind.held.iter();
+        if let Some(kind) = self.types.get_mut(url) {
+            kind.replaced = kind.interest == Interest::Everything && kind.opening_size() > LARGEST_OPENING;
+            let held = kind.held.iter().filter(|_| !kind.replaced);
             request.initial_resource_versions = held
                 .map(|(name, held)| (name.clone(), held.version.clone()))
                 .collect();
@@ -245,6 +265,10 @@ impl Client {
         received
             .changes
             .extend(removed.map(|name| Change::Remove { name }));
+        if kind.replaced {
+            let gone = kind.gone(&received);
+            received.changes.extend(gone);
+        }
         Some(received)
     }
 
@@ -254,6 +278,7 @@ impl Client {
     pub fn answer(&mut self, received: &Received, refused: &[(String, String)]) -> DeltaDiscoveryRequest {
         if let Some(kind) = self.types.get_mut(&received.type_url) {
             kind.synced = true;
+            kind.replaced = false;
             let bad: BTreeSet<&str> = refused.iter().map(|(name, _)| name.as_str()).collect();
             for (name, held) in &received.versions {
                 if !bad.contains(name.as_str()) {

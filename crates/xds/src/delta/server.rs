@@ -2,7 +2,8 @@
 //!
 //! Promises: at most one response of a type is unanswered; what is sent is the difference between what the client
 //! has and what there is now, so any number of changes while it was busy become one response; a client that
-//! refused is not sent the same thing again until it changes.
+//! refused is not sent the same thing again until it changes; what a client can make the server remember is bounded
+//! ([`LimitExceeded`]), whatever it sends.
 
 use super::{Encoded, Response, Snapshot, View, WILDCARD};
 use crate::proto::discovery::DeltaDiscoveryRequest;
@@ -11,6 +12,25 @@ use std::sync::Arc;
 
 /// So many are sent in the order of their names, for whoever reads them. To nobody else the order means anything.
 const READABLE: usize = 256;
+
+// What one stream may make the server remember. A sidecar wants everything of two types, and names nothing; a client
+// that names resources names those its node or its application uses.
+const MAX_TYPES: usize = 32;
+const MAX_NAMES: usize = 10_000;
+const MAX_NAME_BYTES: usize = 1 << 20;
+/// Of what a client says about a refusal, for the log.
+const MAX_REFUSAL: usize = 1024;
+
+/// The client subscribes to more than one stream may.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum LimitExceeded {
+    /// Different types.
+    #[error("a stream may subscribe to {MAX_TYPES} types of resources")]
+    Types,
+    /// Names, over all types.
+    #[error("a stream may name {MAX_NAMES} resources, of {MAX_NAME_BYTES} bytes together")]
+    Names,
+}
 
 #[derive(Debug, Default)]
 struct Type {
@@ -26,6 +46,8 @@ struct Type {
     /// Names it asked for that do not exist, and was told so.
     absent: BTreeSet<String>,
     unanswered: Option<String>,
+    /// Length of what the client said it has, until that was compared with what there is.
+    unchecked: usize,
     /// The client waits for an answer even if it is empty.
     owed: bool,
 }
@@ -39,6 +61,9 @@ pub struct Server {
     types: BTreeMap<String, Type>,
     nonces: u64,
     view: View,
+    /// Names that are remembered, and their length.
+    names: usize,
+    name_bytes: usize,
 }
 
 impl Server {
@@ -55,11 +80,20 @@ impl Server {
         }
     }
 
-    /// The client said something. Gives the text of a refusal, if it was one. Call [`next`](Self::next) afterwards.
-    pub fn receive(&mut self, request: DeltaDiscoveryRequest) -> Option<String> {
+    /// The client said something. Gives the beginning of a refusal's text, if it was one. Call [`next`](Self::next)
+    /// afterwards. After an error the stream is of no use.
+    pub fn receive(&mut self, request: DeltaDiscoveryRequest) -> Result<Option<String>, LimitExceeded> {
         let first = !self.types.contains_key(&request.type_url);
+        if first && self.types.len() >= MAX_TYPES {
+            return Err(LimitExceeded::Types);
+        }
         let kind = self.types.entry(request.type_url).or_default();
         if first {
+            let versions = &request.initial_resource_versions;
+            kind.unchecked = versions
+                .iter()
+                .map(|(name, version)| name.len() + version.len())
+                .sum();
             kind.sent = request.initial_resource_versions.into_iter().collect();
             kind.owed = true;
             // An empty first list means everything, for the rest of the stream.
@@ -79,7 +113,14 @@ impl Server {
                     kind.again.insert(name.clone());
                 }
             }
-            kind.names.insert(name);
+            let length = name.len();
+            if kind.names.insert(name) {
+                self.names += 1;
+                self.name_bytes += length;
+            }
+            if self.names > MAX_NAMES || self.name_bytes > MAX_NAME_BYTES {
+                return Err(LimitExceeded::Names);
+            }
         }
         for name in request.resource_names_unsubscribe {
             if name == WILDCARD {
@@ -87,7 +128,10 @@ impl Server {
                 kind.list(&self.view);
                 continue;
             }
-            kind.names.remove(&name);
+            if kind.names.remove(&name) {
+                self.names -= 1;
+                self.name_bytes -= name.len();
+            }
             kind.absent.remove(&name);
             if !kind.everything {
                 kind.sent.remove(&name);
@@ -96,7 +140,13 @@ impl Server {
         if kind.unanswered.as_ref() == Some(&request.response_nonce) {
             kind.unanswered = None;
         }
-        request.error_detail.map(|status| status.message)
+        Ok(request.error_detail.map(|status| beginning(status.message)))
+    }
+
+    /// How much of what the client said is remembered, in bytes.
+    pub fn remembered(&self) -> usize {
+        let unchecked: usize = self.types.values().map(|kind| kind.unchecked).sum();
+        self.name_bytes + unchecked
     }
 
     /// What to send of a type now, if anything.
@@ -116,6 +166,8 @@ impl Server {
             response.removed = kind.removals(now, &self.view, visible.as_ref());
             response.resources = kind.updates(now, &self.view, visible.as_ref());
         }
+        // Only what exists, and was named, is left of it.
+        kind.unchecked = 0;
         if kind.everything {
             kind.base = Some(now.clone());
             kind.sent.clear();
@@ -135,6 +187,16 @@ impl Server {
         kind.unanswered = Some(response.nonce.clone());
         Some(response)
     }
+}
+
+/// As much of a client's text as is worth a line.
+fn beginning(mut text: String) -> String {
+    if text.len() > MAX_REFUSAL {
+        text.truncate(text.floor_char_boundary(MAX_REFUSAL));
+        text.push_str(" ...");
+        text.shrink_to_fit();
+    }
+    text
 }
 
 impl Type {

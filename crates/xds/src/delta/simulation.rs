@@ -147,7 +147,7 @@ impl World {
         let now = self.snapshot();
         let Some(server) = &mut self.server else { return };
         if let Some(request) = self.up.pop_front() {
-            server.receive(request);
+            server.receive(request).unwrap();
         }
         if let Some(response) = server.next(URL, &now) {
             self.resources_sent += response.resources.len();
@@ -295,7 +295,7 @@ fn an_empty_mesh_is_answered_and_an_unknown_name_too() {
     assert_eq!(world.client.subscribe(URL, "nobody"), None, "asked once");
     let mut server = Server::new();
     for request in world.up.drain(..).chain([request]) {
-        server.receive(request);
+        server.receive(request).unwrap();
     }
     let answer = server.next(URL, &Snapshot::default()).unwrap();
     assert_eq!(answer.removed, ["nobody"]);
@@ -311,7 +311,7 @@ fn an_alias_finds_the_resource() {
     };
     let now = Snapshot::new([("uid".to_owned(), resource)]);
     let mut server = Server::new();
-    server.receive(DeltaDiscoveryRequest {
+    let _ = server.receive(DeltaDiscoveryRequest {
         type_url: URL.to_owned(),
         resource_names_subscribe: vec!["net/10.0.0.1".to_owned()],
         ..DeltaDiscoveryRequest::default()
@@ -320,7 +320,7 @@ fn an_alias_finds_the_resource() {
     assert_eq!(answer.resources[0].name(), "uid");
     assert!(answer.resources[0].aliases().eq(["net/10.0.0.1"]));
     let mut stranger = Server::with_view(View::Namespace("c".to_owned()));
-    stranger.receive(DeltaDiscoveryRequest {
+    let _ = stranger.receive(DeltaDiscoveryRequest {
         type_url: URL.to_owned(),
         resource_names_subscribe: vec!["net/10.0.0.1".to_owned()],
         ..DeltaDiscoveryRequest::default()

@@ -16,8 +16,9 @@ use tonic::codec::{Codec, EncodeBuf, Encoder};
 use tonic::server::{Grpc, NamedService, StreamingService};
 use tonic_prost::ProstDecoder;
 
-/// Versions of all resources a client has, after a reconnect in a large mesh.
-const LARGEST_MESSAGE: usize = 64 << 20;
+/// The longest request. Clients that hold more than fits do not say what they hold, and get everything again.
+// istio: the same.
+const LARGEST_REQUEST: usize = 4 << 20;
 
 /// [`Discovery`] as a service.
 #[derive(Clone)]
@@ -46,7 +47,7 @@ where
         }
         let opening = Opening(Arc::clone(&self.0));
         Box::pin(async move {
-            let mut grpc = Grpc::new(Shared).max_decoding_message_size(LARGEST_MESSAGE);
+            let mut grpc = Grpc::new(Shared).max_decoding_message_size(LARGEST_REQUEST);
             Ok(grpc.streaming(opening, request).await)
         })
     }

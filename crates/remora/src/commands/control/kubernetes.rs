@@ -40,7 +40,8 @@ pub(super) async fn serve(args: &ClusterArgs, stop: impl Future<Output = ()>) ->
     };
     let discovery = listen(args.discovery_address).await?;
     let webhooks = listen(args.webhook_address).await?;
-    let health = listen(args.status_address).await?;
+    let health = std::net::TcpListener::bind(args.status_address)
+        .with_context(|| format!("listen on {}", args.status_address))?;
     let cluster = Cluster::open(client, settings, |notice: &Notice| {
         if notice.is_trouble() {
             out::warning(notice);
@@ -50,6 +51,8 @@ pub(super) async fn serve(args: &ClusterArgs, stop: impl Future<Output = ()>) ->
     })
     .await?;
     let metrics = Arc::clone(cluster.webhook());
+    let metrics = Arc::new(move || metrics.counts().render());
+    status::serve_apart(health, cluster.ready(), metrics).context("answer health checks")?;
     let (stopping, stopped) = watch::channel(false);
     let until = |mut stopped: watch::Receiver<bool>| async move {
         let _ = stopped.wait_for(|stopped| *stopped).await;
@@ -65,7 +68,6 @@ pub(super) async fn serve(args: &ClusterArgs, stop: impl Future<Output = ()>) ->
     tokio::select! {
         ended = &mut serving => ended?,
         () = cluster.follow() => {}
-        () = status::serve(health, cluster.ready(), Arc::new(move || metrics.counts().render())) => {}
         () = &mut stop => {}
     }
     stopping.send_replace(true);
