@@ -140,3 +140,21 @@ fn time(seconds: i64) -> Result<SystemTime, CertificateError> {
         .checked_add(Duration::from_secs(seconds))
         .ok_or(CertificateError::Date)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::Leaf;
+    use std::time::{Duration, UNIX_EPOCH};
+
+    #[test]
+    fn a_certificate_is_valid_from_its_first_instant_until_before_its_last() {
+        let at = |seconds| UNIX_EPOCH + Duration::from_secs(seconds);
+        let leaf = Leaf {
+            id: "spiffe://td/ns/shop/sa/cart".parse().unwrap(),
+            not_before: at(10),
+            not_after: at(20),
+        };
+        let valid = [9, 10, 19, 20, 21].map(|seconds| leaf.valid_at(at(seconds)));
+        assert_eq!(valid, [false, true, true, false, false]);
+    }
+}

@@ -159,6 +159,16 @@ mod tests {
     }
 
     #[test]
+    fn an_id_may_have_2048_bytes_and_no_more() {
+        let of_length = |length: usize| format!("spiffe://td/{}", "a".repeat(length - "spiffe://td/".len()));
+        assert!(of_length(2048).parse::<SpiffeId>().is_ok());
+        assert_eq!(
+            of_length(2049).parse::<SpiffeId>(),
+            Err(InvalidSpiffeId::Length { length: 2049 })
+        );
+    }
+
+    #[test]
     fn what_is_no_id_is_refused_for_the_right_reason() {
         use InvalidSpiffeId::{Length, Path, Scheme, TrustDomain};
         let long = format!("spiffe://td/{}", "a".repeat(2048));

@@ -137,3 +137,27 @@ impl TrustDomains {
         known.then(|| id.with_trust_domain(&self.own).ok()).flatten()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{Roots, TrustDomains};
+    use crate::Authority;
+    use std::time::{Duration, SystemTime};
+
+    #[test]
+    fn each_root_of_a_bundle_counts_once() {
+        let root = || {
+            let authority = Authority::generate("test", SystemTime::now(), Duration::from_secs(60)).unwrap();
+            authority.roots()
+        };
+        let (first, second) = (root(), root());
+        let bundle = format!("{first}{first}{second}");
+        assert_eq!(Roots::from_pem(&bundle).unwrap().count(), 2);
+    }
+
+    #[test]
+    fn a_trust_domain_keeps_its_name() {
+        let domains = TrustDomains::new("mesh.example", &["old.example"]).unwrap();
+        assert_eq!(domains.own(), "mesh.example");
+    }
+}
