@@ -170,6 +170,36 @@ impl Hierarchy {
         Ok(group?.within(Arc::clone(self)))
     }
 
+    /// Kills what is left in the groups and removes them, for the end of a run. Groups whose containers ended are removed
+    /// in the background, and the background ends with the process; so the run waits here, within a bound, until the
+    /// kernel has taken the last process down. What is left then is swept by the next run.
+    pub async fn close(&self) {
+        for _ in 0..group::ATTEMPTS {
+            let trees = self.bases().into_iter().map(|base| base.join(&self.instance));
+            // All are tried, so that one that is busy does not keep the others.
+            if trees.filter(|tree| !Self::emptied(tree)).count() == 0 {
+                return;
+            }
+            tokio::time::sleep(group::PAUSE).await;
+        }
+    }
+
+    /// Whether the tree is gone. The top is never killed: in it may be processes that are not containers.
+    fn emptied(tree: &Path) -> bool {
+        for pod in subdirectories(tree) {
+            for container in subdirectories(&pod) {
+                group::kill_members(&container);
+                let _ = std::fs::remove_dir(&container);
+            }
+            group::kill_members(&pod);
+            let _ = std::fs::remove_dir(&pod);
+        }
+        match std::fs::remove_dir(tree) {
+            Ok(()) => true,
+            Err(error) => error.kind() == io::ErrorKind::NotFound,
+        }
+    }
+
     /// Removes the groups of processes that are gone. Returns how many directories could not be removed.
     pub fn sweep(&self) -> usize {
         let mut left = 0;
@@ -201,6 +231,14 @@ impl Drop for Hierarchy {
             let _ = std::fs::remove_dir(base.join(&self.instance));
         }
     }
+}
+
+fn subdirectories(dir: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    entries
+        .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
+        .map(|entry| entry.path())
+        .collect()
 }
 
 fn remove_tree(dir: &Path) -> io::Result<()> {

@@ -180,10 +180,20 @@ pub struct Session {
     /// Where published ports are, in the order they were asked for.
     pub published: Vec<SocketAddr>,
     /// All tasks; they end with the session.
-    _tasks: JoinSet<()>,
+    tasks: JoinSet<()>,
+    /// Where limits of containers are enforced, if they can be.
+    cgroups: Option<Arc<Hierarchy>>,
 }
 
 impl Session {
+    /// Ends what is left of the run, and waits until its control groups are gone.
+    pub async fn end(mut self) {
+        self.tasks.shutdown().await;
+        if let Some(cgroups) = self.cgroups.take() {
+            cgroups.close().await;
+        }
+    }
+
     /// Begins a run.
     pub async fn start(mut manifest: Manifest, options: Options) -> Result<Self, SessionError> {
         let prepare = |source| SessionError::Directory {
@@ -211,7 +221,7 @@ impl Session {
             services: manifest.services,
             policies: manifest.policies,
             provision,
-            cgroups,
+            cgroups: cgroups.clone(),
             directory: options.directory.clone(),
             began: Instant::now(),
             notices: raw,
@@ -254,7 +264,8 @@ impl Session {
             notices: outbox,
             commands,
             published,
-            _tasks: tasks,
+            tasks,
+            cgroups,
         })
     }
 }

@@ -12,8 +12,8 @@ use std::time::Duration;
 /// The period over which processor time is counted, in microseconds.
 const PERIOD: u64 = 100_000;
 /// How often, and how many times, removal is tried while processes are still ending.
-const PAUSE: Duration = Duration::from_millis(5);
-const ATTEMPTS: usize = 400;
+pub(super) const PAUSE: Duration = Duration::from_millis(5);
+pub(super) const ATTEMPTS: usize = 400;
 
 /// Directories of one container. They are removed with the value.
 #[derive(Debug)]
@@ -146,18 +146,23 @@ impl Group {
     /// Kills what is in the group.
     pub(crate) fn kill(&self) {
         for dir in &self.dirs {
-            if std::fs::write(dir.join("cgroup.kill"), "1").is_ok() {
-                continue;
-            }
-            for pid in processes(dir) {
-                // Through a descriptor: if the process is gone meanwhile, no other one is hit for it.
-                let Ok(pidfd) = crate::sys::pidfd_open(pid) else {
-                    continue;
-                };
-                if processes(dir).contains(&pid) {
-                    let _ = crate::sys::pidfd_signal(std::os::fd::AsFd::as_fd(&pidfd), libc::SIGKILL);
-                }
-            }
+            kill_members(dir);
+        }
+    }
+}
+
+/// Kills the processes of a group.
+pub(super) fn kill_members(dir: &Path) {
+    if std::fs::write(dir.join("cgroup.kill"), "1").is_ok() {
+        return;
+    }
+    for pid in processes(dir) {
+        // Through a descriptor: if the process is gone meanwhile, no other one is hit for it.
+        let Ok(pidfd) = crate::sys::pidfd_open(pid) else {
+            continue;
+        };
+        if processes(dir).contains(&pid) {
+            let _ = crate::sys::pidfd_signal(std::os::fd::AsFd::as_fd(&pidfd), libc::SIGKILL);
         }
     }
 }

@@ -127,7 +127,7 @@ async fn live(
     }
     let verdict = watch(args, &mut session, &mut show, &mut signals).await;
     stop(&mut session, &mut show, &mut signals).await;
-    drop(session);
+    session.end().await;
     place.remove()?;
     show.close();
     show.summary();
