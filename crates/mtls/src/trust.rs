@@ -147,7 +147,7 @@ mod tests {
     #[test]
     fn each_root_of_a_bundle_counts_once() {
         let root = || {
-            let authority = Authority::generate("test", SystemTime::now(), Duration::from_secs(60)).unwrap();
+            let authority = Authority::generate("test", SystemTime::now(), Duration::from_mins(1)).unwrap();
             authority.roots()
         };
         let (first, second) = (root(), root());
