@@ -8,6 +8,8 @@
 
 #[path = "cluster/api.rs"]
 mod api;
+#[path = "cluster/policy_status.rs"]
+mod policy_status;
 
 use api::Api;
 use base64::Engine as _;

@@ -40,6 +40,9 @@ fn cluster_rules(options: &Options) -> Value {
         {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": watch},
         {"apiGroups": ["security.istio.io"], "resources": ["authorizationpolicies", "peerauthentications"],
             "verbs": watch},
+        // What is not enforced as written. The status only: the control plane cannot change what a policy allows.
+        {"apiGroups": ["security.istio.io"],
+            "resources": ["authorizationpolicies/status", "peerauthentications/status"], "verbs": ["patch"]},
         {"apiGroups": ["opentelemetry.io"], "resources": ["instrumentations"], "verbs": watch},
         {"apiGroups": ["authentication.k8s.io"], "resources": ["tokenreviews"], "verbs": ["create"]},
         // Only the copies of the roots. Rights to create cannot be limited to a name.

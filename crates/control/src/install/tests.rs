@@ -80,6 +80,26 @@ fn nobody_may_do_more_than_the_work_needs() {
     }
 }
 
+#[test]
+fn the_control_plane_may_write_the_status_of_policies_and_nothing_else_of_them() {
+    let all = objects(&Options::default());
+    let rules = find(&all, "ClusterRole")["rules"].as_array().unwrap().clone();
+    let verbs = |resource: &str| -> Vec<Value> {
+        let about = |rule: &&Value| {
+            rule["apiGroups"] == json!(["security.istio.io"])
+                && rule["resources"].as_array().unwrap().contains(&json!(resource))
+        };
+        let rules = rules.iter().filter(about);
+        rules
+            .flat_map(|rule| rule["verbs"].as_array().unwrap().clone())
+            .collect()
+    };
+    for policy in ["authorizationpolicies", "peerauthentications"] {
+        assert_eq!(verbs(policy), ["get", "list", "watch"]);
+        assert_eq!(verbs(&format!("{policy}/status")), ["patch"]);
+    }
+}
+
 /// The control plane must not be the first to be evicted, nor take a node's memory.
 #[test]
 fn the_control_plane_is_bounded_protected_and_given_time_to_start() {

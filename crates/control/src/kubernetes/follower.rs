@@ -2,13 +2,17 @@
 
 use super::keeper::{Order, Orders};
 use super::plane::{Cluster, Notice, What, named};
+use super::policies::document_name;
 use super::sources::{Names, Source, Sources};
+use super::status_writer::Pending;
 use super::watch::Seen;
 use super::world::{Key, Kind, World, key_of};
+use crate::mesh::Name;
 use crate::policy::Mesh;
 use remora_mtls::TrustDomains;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
 
@@ -39,11 +43,15 @@ pub(super) struct Follower<'a> {
     /// What is wrong with the config maps, as it was told.
     mistake: String,
     orders: Orders,
+    /// Where verdicts for the status of policies go.
+    verdicts: Arc<Pending>,
+    /// Policies that cannot be expressed: proxies do not have them as written.
+    inexpressible: BTreeSet<Name>,
     said: BTreeMap<What, String>,
 }
 
 impl<'a> Follower<'a> {
-    pub(super) fn new(cluster: &'a Cluster, orders: Orders) -> Self {
+    pub(super) fn new(cluster: &'a Cluster, orders: Orders, verdicts: Arc<Pending>) -> Self {
         let settings = &cluster.settings;
         let suffix = |name: &str| match settings.revision.as_str() {
             "" => name.to_owned(),
@@ -68,6 +76,8 @@ impl<'a> Follower<'a> {
             usable: false,
             mistake: String::new(),
             orders,
+            verdicts,
+            inexpressible: BTreeSet::new(),
             said: BTreeMap::new(),
         }
     }
@@ -196,14 +206,24 @@ impl<'a> Follower<'a> {
         if known && std::mem::take(&mut self.rules_stale) {
             self.publish_rules();
         }
-        for (name, error) in self.cluster.plane().amend(self.world.changes()) {
+        let inexpressible = &mut self.inexpressible;
+        let changes = self.world.changes();
+        let changes = changes.inspect(|(name, _)| {
+            inexpressible.remove(name);
+        });
+        for (name, error) in self.cluster.plane().amend(changes) {
             self.cluster
                 .tell(&Notice::Inexpressible(format!("{name:?}: {error}")));
+            self.inexpressible.insert(name);
         }
         for report in self.world.reports() {
             if !report.problems.is_empty() {
                 self.cluster.tell(&Notice::Policy(report));
             }
+        }
+        // Before the mesh configuration is known, its trust domain aliases are not.
+        if self.usable {
+            self.publish_verdicts();
         }
         // Config maps that could never be used: pods must not get a sidecar that nobody described.
         let whole = self.usable && NEEDED.iter().all(|what| self.complete.contains(what));
@@ -214,6 +234,15 @@ impl<'a> Follower<'a> {
         if first {
             self.cluster.tell(&Notice::Ready);
         }
+    }
+
+    fn publish_verdicts(&mut self) {
+        let mut verdicts = self.world.verdicts();
+        verdicts.retain(|(kind, key), verdict| {
+            // Its status must not say that it is enforced.
+            verdict.is_none() || !self.inexpressible.contains(&document_name(*kind, key))
+        });
+        self.verdicts.add(verdicts);
     }
 
     fn publish_rules(&mut self) {

@@ -6,12 +6,14 @@ use super::keeper::{Keeper, Orders};
 use super::policies::Report;
 use super::root::Waits;
 use super::sources::{Source, SourceError};
+use super::status_writer::{Pending, StatusWriter};
 use super::tokens::Reviewed;
 use super::watch::{Watched, resource};
 use super::world::Kind;
 use crate::chain::Chain;
 use crate::plane::{self, Plane, PlaneError};
 use crate::webhook::{Limits, Rules, Webhook};
+use kube::api::ApiResource;
 use remora_mtls::{InvalidSpiffeId, TrustDomains};
 use std::fmt;
 use std::sync::Arc;
@@ -58,6 +60,13 @@ pub enum Notice {
     Policy(Report),
     /// Something could not be written; it is tried again.
     Unwritten(KeepError),
+    /// The status conditions of a kind of policies cannot be written. The policies are enforced all the same.
+    StatusNotWritten {
+        /// Which kind.
+        kind: Kind,
+        /// What the API server said.
+        why: String,
+    },
     /// Everything was seen once.
     Ready,
 }
@@ -70,6 +79,13 @@ impl fmt::Display for Notice {
             Self::Served(what) | Self::Trouble(what) | Self::Inexpressible(what) => f.write_str(what),
             Self::Policy(report) => report.fmt(f),
             Self::Unwritten(error) => Chain(error).fmt(f),
+            Self::StatusNotWritten { kind, why } => {
+                write!(
+                    f,
+                    "cannot write the status of {}: {why}",
+                    named(What::Mesh(*kind))
+                )
+            }
             Self::Ready => f.write_str("the cluster was read; ready"),
         }
     }
@@ -193,7 +209,14 @@ impl Cluster {
         drop(tell);
         let (orders, taken) = mpsc::unbounded_channel();
         tasks.push(tokio::spawn(self.keeper().run(taken)));
-        Follower::new(self, Orders(orders)).run(told).await;
+        let verdicts = Arc::new(Pending::default());
+        let writer = StatusWriter::new(
+            self.client.clone(),
+            Arc::clone(&self.notice),
+            Arc::clone(&verdicts),
+        );
+        tasks.push(tokio::spawn(writer.run()));
+        Follower::new(self, Orders(orders), verdicts).run(told).await;
         for task in tasks {
             task.abort();
         }
@@ -222,7 +245,13 @@ impl Cluster {
             labels: None,
             name: None,
         };
-        let istio = "security.istio.io";
+        let policies = |kind| Watched {
+            what: What::Mesh(kind),
+            resource: policy_resource(kind),
+            namespace: None,
+            labels: None,
+            name: None,
+        };
         let admission = "admissionregistration.k8s.io";
         let (mutating, validating) = (Admission::Mutating, Admission::Validating);
         let mut list = vec![
@@ -243,20 +272,8 @@ impl Cluster {
                 "Namespace",
                 "namespaces",
             ),
-            all(
-                What::Mesh(Kind::AuthorizationPolicy),
-                istio,
-                "v1",
-                "AuthorizationPolicy",
-                "authorizationpolicies",
-            ),
-            all(
-                What::Mesh(Kind::PeerAuthentication),
-                istio,
-                "v1",
-                "PeerAuthentication",
-                "peerauthentications",
-            ),
+            policies(Kind::AuthorizationPolicy),
+            policies(Kind::PeerAuthentication),
             all(
                 What::Rules(Source::Instrumentation),
                 "opentelemetry.io",
@@ -318,6 +335,15 @@ impl Cluster {
     pub(super) fn tell(&self, notice: &Notice) {
         (self.notice)(notice);
     }
+}
+
+/// The API of a kind of policies.
+pub(super) fn policy_resource(kind: Kind) -> ApiResource {
+    let (kind, plural) = match kind {
+        Kind::PeerAuthentication => ("PeerAuthentication", "peerauthentications"),
+        _ => ("AuthorizationPolicy", "authorizationpolicies"),
+    };
+    resource("security.istio.io", "v1", kind, plural)
 }
 
 /// Slices that somebody else than Kubernetes made of a selector's pods.

@@ -1,5 +1,7 @@
 //! The policies of a cluster, and which workloads name them.
 
+use super::conditions::Verdict;
+use super::status_writer::Verdicts;
 use super::world::{Key, Kind};
 use crate::mesh::{Document, Name, Policy};
 use crate::policy::peer_authentication::{self, Candidates, PeerAuthentication};
@@ -60,6 +62,8 @@ pub(super) struct Policies {
     /// What was reported of each, and what is still to be reported.
     reported: BTreeMap<(Kind, Key), (i64, Vec<Problem>)>,
     reports: Vec<Report>,
+    /// What the status of each policy that changed must say.
+    verdicts: Verdicts,
 }
 
 /// An authorization policy and what it was made of: it is translated again when the trust domains change.
@@ -79,13 +83,13 @@ impl Policies {
             peers_changed: false,
             reported: BTreeMap::new(),
             reports: Vec::new(),
+            verdicts: Verdicts::new(),
         }
     }
 
     pub(super) fn put_authorization(&mut self, key: Key, document: &Value) -> (Changes, Affected) {
         let translated = authorization::translate(document, &self.mesh);
-        let generation = generation(document);
-        self.note(Kind::AuthorizationPolicy, &key, generation, &translated.problems);
+        self.note(Kind::AuthorizationPolicy, &key, document, &translated.problems);
         let source = slimmed(document);
         self.attach(key, source, translated)
     }
@@ -112,7 +116,7 @@ impl Policies {
 
     pub(super) fn put_peer(&mut self, key: Key, document: &Value) -> Affected {
         let (policy, problems) = peer_authentication::read(document, &self.mesh.root_namespace);
-        self.note(Kind::PeerAuthentication, &key, generation(document), &problems);
+        self.note(Kind::PeerAuthentication, &key, document, &problems);
         if self.peers.get(&key) == Some(&policy) {
             return Affected::Nothing;
         }
@@ -124,6 +128,7 @@ impl Policies {
 
     pub(super) fn remove(&mut self, kind: Kind, key: &Key) -> (Changes, Affected) {
         self.reported.remove(&(kind, key.clone()));
+        self.verdicts.insert((kind, key.clone()), None);
         let nothing = (Vec::new(), Affected::Nothing);
         if kind == Kind::PeerAuthentication {
             if self.peers.remove(key).is_none() {
@@ -169,12 +174,7 @@ impl Policies {
         let mut updates = Vec::new();
         for (key, Attached { source, translated }) in all {
             let again = authorization::translate(&source, &self.mesh);
-            self.note(
-                Kind::AuthorizationPolicy,
-                &key,
-                generation(&source),
-                &again.problems,
-            );
+            self.note(Kind::AuthorizationPolicy, &key, &source, &again.problems);
             let kept = Attached {
                 source: source.clone(),
                 translated,
@@ -237,10 +237,14 @@ impl Policies {
         Candidates::new(namespace, own, root, wide)
     }
 
-    /// A policy was seen. What is the same as before is not worth a word.
-    fn note(&mut self, kind: Kind, key: &Key, generation: i64, problems: &[Problem]) {
+    /// A policy was seen. It is reported when it is new or different; its status is compared each time, because other
+    /// clients write it as well.
+    fn note(&mut self, kind: Kind, key: &Key, document: &Value, problems: &[Problem]) {
+        let generation = generation(document);
         let now = (generation, problems.to_vec());
         let place = (kind, key.clone());
+        let verdict = Verdict::new(document, problems);
+        self.verdicts.insert(place.clone(), Some(verdict));
         if self.reported.get(&place) != Some(&now) {
             self.reported.insert(place, now);
             self.reports.push(Report {
@@ -256,6 +260,11 @@ impl Policies {
     pub(super) fn reports(&mut self) -> Vec<Report> {
         std::mem::take(&mut self.reports)
     }
+
+    /// Policies that were seen or removed since the last call, with what their status says and must say.
+    pub(super) fn verdicts(&mut self) -> Verdicts {
+        std::mem::take(&mut self.verdicts)
+    }
 }
 
 fn inside<'a, T>(
@@ -268,24 +277,40 @@ fn inside<'a, T>(
         .take_while(move |((there, _), _)| *there == namespace)
 }
 
+/// The document that proxies get of a policy.
+pub(super) fn document_name(kind: Kind, key: &Key) -> Name {
+    let (namespace, name) = key;
+    match kind {
+        Kind::PeerAuthentication => Name::Policy(format!(
+            "{namespace}/{}",
+            peer_authentication::converted_name(name)
+        )),
+        _ => policy_name(key),
+    }
+}
+
 fn policy_name((namespace, name): &Key) -> Name {
     Name::Policy(format!("{namespace}/{name}"))
 }
 
-fn generation(document: &Value) -> i64 {
+pub(super) fn generation(document: &Value) -> i64 {
     document["metadata"]["generation"].as_i64().unwrap_or_default()
 }
 
-/// What a translation depends on.
+/// What a translation depends on, and what its status condition depends on.
 fn slimmed(document: &Value) -> Value {
     let mut slim = json!({"metadata": {
         "name": object::name(document),
         "namespace": object::namespace(document),
         "generation": generation(document),
+        "resourceVersion": document["metadata"]["resourceVersion"],
         "annotations": document["metadata"]["annotations"],
     }});
     if let Some(spec) = document.get("spec") {
         slim["spec"] = spec.clone();
+    }
+    if let Some(conditions) = document["status"].get("conditions") {
+        slim["status"] = json!({"conditions": conditions});
     }
     slim
 }

@@ -13,6 +13,7 @@ use super::policies::{Affected, Changes, Policies, Report};
 use super::service::{self, Service};
 use super::shared::Shared;
 use super::slice::{self, Slice, Slices};
+use super::status_writer::Verdicts;
 use crate::mesh::{Document, Name, Workload};
 use crate::policy::Mesh;
 use remora_mtls::TrustDomains;
@@ -222,6 +223,12 @@ impl World {
     #[must_use = "what is not taken is forgotten"]
     pub fn reports(&mut self) -> Vec<Report> {
         self.policies.reports()
+    }
+
+    /// Policies that were seen or removed since the last call, with what their status says and must say.
+    #[must_use = "what is not taken is forgotten"]
+    pub(super) fn verdicts(&mut self) -> Verdicts {
+        self.policies.verdicts()
     }
 
     /// What became different since the last time, with its name; a name may come twice, and then the last counts.

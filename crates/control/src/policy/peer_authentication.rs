@@ -141,6 +141,12 @@ fn ports(reader: &mut Reader, value: Option<&Value>, at: &Path) -> BTreeMap<u16,
     ports
 }
 
+/// The name of the policy that the ports of a `PeerAuthentication` become.
+pub(crate) fn converted_name(name: &str) -> String {
+    // istio: the name its control plane gives such a translation.
+    format!("converted_peer_authentication_{name}")
+}
+
 impl PeerAuthentication {
     /// Ports are for policies with a selector, and selectors for namespaces other than the root. istio: elsewhere they
     /// are ignored. differs from istio: a demand for mutual TLS among what is ignored there holds for all ports.
@@ -182,8 +188,7 @@ impl PeerAuthentication {
 
     /// The name of the policy that its ports become.
     pub fn policy_name(&self) -> String {
-        // istio: the name its control plane gives such a translation.
-        format!("converted_peer_authentication_{}", self.name)
+        converted_name(&self.name)
     }
 
     /// The policy of the workloads it decides for, if some of their ports differ from the others. `inherited` is what

@@ -33,6 +33,15 @@ struct State {
     trouble: Vec<u16>,
     /// Token reviews.
     reviews: usize,
+    /// The CRDs of policies, if the cluster has them.
+    policies: Option<Crds>,
+}
+
+/// How the CRDs of policies are defined.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Crds {
+    WithStatus,
+    WithoutStatus,
 }
 
 /// The server, and whoever talks to it.
@@ -53,6 +62,11 @@ impl Api {
     /// How many tokens were reviewed.
     pub(crate) fn reviews(&self) -> usize {
         self.state.lock().unwrap().reviews
+    }
+
+    /// Defines the kinds of policies.
+    pub(crate) fn define_policies(&self, crds: Crds) {
+        self.state.lock().unwrap().policies = Some(crds);
     }
 
     pub(crate) fn client(&self) -> kube::Client {
@@ -122,11 +136,15 @@ impl Api {
     async fn answer(self, request: Request<Body>) -> Response<Answer> {
         let (head, body) = request.into_parts();
         let query: BTreeMap<String, String> = head.uri.query().map(pairs).unwrap_or_default();
-        let Some((plural, namespace, name)) = target(head.uri.path()) else {
+        let Some((plural, namespace, name, subresource)) = target(head.uri.path()) else {
             return failure(404, "no such path");
         };
-        if matches!(plural.as_str(), "authorizationpolicies" | "peerauthentications") {
+        let crds = self.state.lock().unwrap().policies;
+        if matches!(plural.as_str(), "authorizationpolicies" | "peerauthentications") && crds.is_none() {
             return failure(404, "the server could not find the requested resource");
+        }
+        if subresource.is_some() && crds != Some(Crds::WithStatus) {
+            return failure(404, "not found");
         }
         let body = body.collect().await.unwrap().to_bytes();
         match (head.method.as_str(), name) {
@@ -139,7 +157,13 @@ impl Api {
             (method, name) => {
                 let kind = head.headers.get("content-type").and_then(|v| v.to_str().ok());
                 let place = (plural, namespace, name.unwrap_or_default());
-                self.write(method, &place, kind.unwrap_or_default(), &body)
+                self.write(
+                    method,
+                    &place,
+                    kind.unwrap_or_default(),
+                    &body,
+                    subresource.as_deref(),
+                )
             }
         }
     }
@@ -197,8 +221,20 @@ impl Api {
         Response::new(StreamBody::new(ReceiverStream::new(stream)).boxed_unsync())
     }
 
-    fn write(&self, method: &str, place: &Place, kind: &str, body: &[u8]) -> Response<Answer> {
-        let body: Value = serde_json::from_slice(body).unwrap();
+    fn write(
+        &self,
+        method: &str,
+        place: &Place,
+        kind: &str,
+        body: &[u8],
+        subresource: Option<&str>,
+    ) -> Response<Answer> {
+        let mut body: Value = serde_json::from_slice(body).unwrap();
+        if let Some(part) = subresource {
+            // Nothing else of the object can be changed this way.
+            let version = &body["metadata"]["resourceVersion"];
+            body = json!({"metadata": {"resourceVersion": version}, part: body[part]});
+        }
         if place.0 == "tokenreviews" {
             self.state.lock().unwrap().reviews += 1;
             return success(201, &reviewed(&body));
@@ -235,6 +271,13 @@ impl Api {
                 json_patch::merge(&mut next, &body);
                 next["metadata"]["namespace"] = json!(place.1);
                 success(200, &self.store(place, next))
+            }
+            ("PATCH", Some(mut there)) if kind.starts_with("application/merge-patch") => {
+                if body["metadata"]["resourceVersion"] != there["metadata"]["resourceVersion"] {
+                    return failure(409, "the object has been modified");
+                }
+                json_patch::merge(&mut there, &body);
+                success(200, &self.store(place, there))
             }
             ("PATCH", Some(mut there)) => {
                 let patch: json_patch::Patch = serde_json::from_value(body).unwrap();
@@ -312,18 +355,21 @@ fn selected(object: &Value, query: &BTreeMap<String, String>) -> bool {
         })
 }
 
-/// Plural, namespace and name of a path.
-fn target(path: &str) -> Option<(String, String, Option<String>)> {
+/// Plural, namespace, name and subresource of a path.
+fn target(path: &str) -> Option<(String, String, Option<String>, Option<String>)> {
     let words: Vec<&str> = path.trim_matches('/').split('/').collect();
     let (["api", _, rest @ ..] | ["apis", _, _, rest @ ..]) = words.as_slice() else {
         return None;
     };
     let owned = |text: &&str| (*text).to_owned();
     match rest {
-        ["namespaces", space, plural, name @ ..] => {
-            Some((owned(plural), owned(space), name.first().map(owned)))
-        }
-        [plural, name @ ..] => Some((owned(plural), String::new(), name.first().map(owned))),
+        ["namespaces", space, plural, name @ ..] => Some((
+            owned(plural),
+            owned(space),
+            name.first().map(owned),
+            name.get(1).map(owned),
+        )),
+        [plural, name @ ..] => Some((owned(plural), String::new(), name.first().map(owned), None)),
         [] => None,
     }
 }
@@ -351,6 +397,7 @@ fn success(code: u16, object: &Value) -> Response<Answer> {
 
 fn failure(code: u16, message: &str) -> Response<Answer> {
     let reason = match code {
+        403 => "Forbidden",
         404 => "NotFound",
         409 => "Conflict",
         422 => "Invalid",
