@@ -326,7 +326,7 @@ mod tests {
         let until = now + second * 10;
         memory.put(1, "good", now, until);
         assert_eq!(memory.get(1, now), Some("good"));
-        assert_eq!(memory.get(1, until - second), Some("good"));
+        assert_eq!(memory.get(1, now + second * 9), Some("good"));
         assert_eq!(memory.get(1, until), None);
         assert_eq!(memory.get(1, until + second), None);
         assert_eq!(memory.get(2, now), None, "another token");
