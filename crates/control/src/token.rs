@@ -191,7 +191,120 @@ pub(crate) async fn caller(
 
 #[cfg(test)]
 mod tests {
-    use super::same;
+    use super::{Authenticator, FileTokens, TokensError, Unidentified, caller, same, shown};
+    use remora_mtls::SpiffeId;
+    use tonic::Code;
+    use tonic::metadata::MetadataMap;
+
+    const TOKENS: &str = "[{token: secret, namespace: shop, serviceAccount: web}]";
+
+    /// A directory and the path of a file of tokens in it.
+    fn file(text: &str) -> (tempfile::TempDir, std::path::PathBuf) {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("tokens.yaml");
+        std::fs::write(&path, text).unwrap();
+        (directory, path)
+    }
+
+    async fn owner(tokens: &FileTokens, token: &str) -> Result<String, Unidentified> {
+        tokens.identify(token).await.map(|id| id.to_string())
+    }
+
+    #[tokio::test]
+    async fn a_token_of_the_file_is_an_identity_and_every_other_is_refused() {
+        let (_directory, path) = file(TOKENS);
+        let tokens = FileTokens::open(&path, "td").unwrap();
+        let id = "spiffe://td/ns/shop/sa/web".to_owned();
+        assert_eq!(owner(&tokens, "secret").await, Ok(id));
+        for wrong in ["", "secre", "secrets", "other"] {
+            let refused = owner(&tokens, wrong).await;
+            assert!(matches!(refused, Err(Unidentified::Refused(_))), "{wrong}");
+        }
+        let workload = "spiffe://td/ns/shop/sa/web".parse().unwrap();
+        let refused = tokens.is_beside("secret", &workload).await;
+        assert!(matches!(refused, Err(Unidentified::Refused(_))), "{refused:?}");
+    }
+
+    #[test]
+    fn a_file_with_an_empty_token_or_an_impossible_name_is_refused() {
+        let open = |text: &str| {
+            let (_directory, path) = file(text);
+            FileTokens::open(&path, "td").err()
+        };
+        let empty = open("[{token: '', namespace: shop, serviceAccount: web}]");
+        assert!(matches!(empty, Some(TokensError::Empty { .. })), "{empty:?}");
+        let name = open("[{token: secret, namespace: 'a b', serviceAccount: web}]");
+        assert!(matches!(name, Some(TokensError::Identity { .. })), "{name:?}");
+        let unknown = open("[{token: secret, namespace: shop, serviceAccount: web, admin: true}]");
+        assert!(matches!(unknown, Some(TokensError::Load(_))), "{unknown:?}");
+    }
+
+    #[tokio::test]
+    async fn a_changed_file_is_noticed_and_a_broken_one_keeps_what_was_known() {
+        let (_directory, path) = file(TOKENS);
+        let tokens = FileTokens::open(&path, "td").unwrap();
+        assert!(tokens.is_unchanged());
+        std::fs::write(&path, "[{token: renewed, namespace: shop, serviceAccount: web}]").unwrap();
+        assert!(!tokens.is_unchanged());
+        tokens.reload().unwrap();
+        assert!(tokens.is_unchanged());
+        assert!(owner(&tokens, "renewed").await.is_ok());
+        assert!(owner(&tokens, "secret").await.is_err());
+        std::fs::write(&path, "[{token: ").unwrap();
+        assert!(tokens.reload().is_err());
+        assert!(owner(&tokens, "renewed").await.is_ok());
+        std::fs::remove_file(&path).unwrap();
+        assert!(!tokens.is_unchanged());
+        assert!(tokens.reload().is_err());
+        assert!(!tokens.is_unchanged(), "a file that is not there is read again");
+    }
+
+    fn metadata(authorization: Option<&str>) -> MetadataMap {
+        let mut metadata = MetadataMap::new();
+        if let Some(text) = authorization {
+            metadata.insert("authorization", text.parse().unwrap());
+        }
+        metadata
+    }
+
+    #[test]
+    fn only_a_bearer_token_is_a_token() {
+        assert_eq!(shown(&metadata(Some("Bearer secret"))).unwrap(), "secret");
+        for wrong in [None, Some("Basic secret"), Some("secret"), Some("Bearer")] {
+            let refused = shown(&metadata(wrong)).unwrap_err();
+            assert_eq!(refused.code(), Code::Unauthenticated, "{wrong:?}");
+        }
+    }
+
+    /// Gives the same answer for every token.
+    struct Always(Result<SpiffeId, Unidentified>);
+
+    #[tonic::async_trait]
+    impl Authenticator for Always {
+        async fn identify(&self, _: &str) -> Result<SpiffeId, Unidentified> {
+            self.0.clone()
+        }
+    }
+
+    #[tokio::test]
+    async fn a_client_can_tell_a_refused_token_from_one_that_could_not_be_judged() {
+        let id: SpiffeId = "spiffe://td/ns/shop/sa/web".parse().unwrap();
+        let ask = async |answer, header| caller(&Always(answer), &metadata(header), None).await;
+        let bearer = Some("Bearer secret");
+        assert_eq!(ask(Ok(id.clone()), bearer).await.unwrap(), id);
+        let why = "x".to_owned();
+        for (answer, header, code) in [
+            (Ok(id), None, Code::Unauthenticated),
+            (
+                Err(Unidentified::Refused(why.clone())),
+                bearer,
+                Code::Unauthenticated,
+            ),
+            (Err(Unidentified::Unavailable(why)), bearer, Code::Unavailable),
+        ] {
+            assert_eq!(ask(answer, header).await.unwrap_err().code(), code);
+        }
+    }
 
     #[test]
     fn tokens_are_the_same_only_if_every_byte_is() {

@@ -285,8 +285,10 @@ fn verdict(review: &Value, trust_domain: &str) -> Result<Owner, String> {
 
 #[cfg(test)]
 mod tests {
-    use super::verdict;
+    use super::{MAX_REMEMBERED, Memory, verdict};
     use serde_json::{Value, json};
+    use std::sync::Mutex;
+    use std::time::{Duration, Instant};
 
     fn answer(status: &Value) -> Result<String, String> {
         verdict(&json!({"status": status}), "td").map(|owner| owner.id.to_string())
@@ -315,5 +317,41 @@ mod tests {
             refused(json!({"authenticated": true, "audiences": ["istio-ca"], "user": admin}))
                 .contains("no service account")
         );
+    }
+
+    #[test]
+    fn a_verdict_is_forgotten_at_the_end_of_its_time() {
+        let memory = Memory(Mutex::default());
+        let (now, second) = (Instant::now(), Duration::from_secs(1));
+        let until = now + second * 10;
+        memory.put(1, "good", now, until);
+        assert_eq!(memory.get(1, now), Some("good"));
+        assert_eq!(memory.get(1, now + second * 9), Some("good"));
+        assert_eq!(memory.get(1, until), None);
+        assert_eq!(memory.get(1, until + second), None);
+        assert_eq!(memory.get(2, now), None, "another token");
+    }
+
+    #[test]
+    fn memory_is_bounded_and_makes_room_by_forgetting_what_has_ended() {
+        let memory = Memory(Mutex::default());
+        let (now, second) = (Instant::now(), Duration::from_secs(1));
+        let (soon, late) = (now + second, now + second * 10);
+        let most = u64::try_from(MAX_REMEMBERED).unwrap();
+        for key in 1..most {
+            memory.put(key, "good", now, late);
+        }
+        memory.put(most, "brief", now, soon);
+        assert_eq!(
+            memory.get(most, now),
+            Some("brief"),
+            "there was room for the last one"
+        );
+        memory.put(most + 1, "new", now, late);
+        assert_eq!(memory.get(most + 1, now), None, "no room");
+        assert_eq!(memory.get(1, now), Some("good"), "and nothing is displaced");
+        memory.put(most + 1, "new", soon, late);
+        assert_eq!(memory.get(most + 1, soon), Some("new"), "the brief one has ended");
+        assert_eq!(memory.get(1, soon), Some("good"));
     }
 }

@@ -335,6 +335,14 @@ mod tests {
     }
 
     #[test]
+    fn the_end_of_an_account_is_not_taken_for_a_trust_domain() {
+        // `*-td` matches accounts that end like the trust domain. It must not become every principal of the mesh.
+        for end in ["*-td", "*old-td", "*d"] {
+            assert_eq!(expanded(end, &domains()), [end]);
+        }
+    }
+
+    #[test]
     fn a_trust_domain_pattern_matches_all_names_or_none() {
         assert_eq!(spans("old-td", &domains()), Some(true), "an alias is the mesh");
         assert_eq!(spans("*", &domains()), Some(true));

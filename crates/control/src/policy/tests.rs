@@ -1,3 +1,5 @@
+mod edges;
+
 use super::{Consequence, Fault, Mesh, Problem, authorization, problems};
 use crate::mesh::{Action, Match, Policy, Rule, Scope, Visibility};
 use remora_mtls::TrustDomains;

@@ -1,4 +1,4 @@
-use super::{Connection, Policy, PolicyError, Verdict, decide};
+use super::{Connection, Policy, PolicyError, Rule, Scope, Verdict, decide, judge};
 use remora_control::mesh::{Document, encode};
 use remora_xds::Message;
 use remora_xds::proto::security::Authorization;
@@ -153,5 +153,91 @@ fn what_is_not_understood_is_refused_and_what_is_unclear_never_lets_in() {
     for action in [0, 1] {
         let empty = with(Match::default(), action).unwrap();
         assert!(!allowed(&[empty], &connection()), "action {action}");
+    }
+}
+
+#[test]
+fn a_judgement_names_the_rule_that_decided_and_what_a_dry_run_would_change() {
+    let allow = policy("rules: [{to: [{ports: [80]}]}, {to: [{ports: [8080]}]}]");
+    let second = Some(Rule {
+        policy: "shop/p".to_owned(),
+        number: 2,
+    });
+    let found = judge([&allow].into_iter(), &connection());
+    assert_eq!(
+        (found.verdict, found.by, found.dry_run),
+        (Verdict::Allow, second.clone(), None)
+    );
+    let dry = |namespace: &str| {
+        policy(&format!(
+            "action: DENY\ndryRun: true\nrules: [{{from: [{{namespaces: [{namespace}]}}]}}]"
+        ))
+    };
+    let found = judge([&allow, &dry("shop")].into_iter(), &connection());
+    assert_eq!((found.verdict, found.by), (Verdict::Allow, second));
+    assert_eq!(found.dry_run, Some(Verdict::Deny("denied by shop/p".to_owned())));
+    let found = judge([&allow, &dry("other")].into_iter(), &connection());
+    assert_eq!(found.dry_run, None, "the dry run would change nothing");
+    let found = judge([&dry("shop")].into_iter(), &connection());
+    assert_eq!((found.verdict, found.by), (Verdict::Allow, None));
+}
+
+#[test]
+fn ranges_of_ipv6_match_addresses_of_ipv6_only() {
+    let v6 = Connection {
+        source_ip: "fd00::1:2".parse().unwrap(),
+        ..connection()
+    };
+    for (range, matches) in [
+        ("::/0", true),
+        ("fd00::/8", true),
+        ("fd00::1:0/112", true),
+        ("fd00::1:2", true),
+        ("fd00::1:3", false),
+        ("fd00::2:0/112", false),
+        ("fe00::/8", false),
+        ("0.0.0.0/0", false),
+    ] {
+        let allow = policy(&format!("rules: [{{from: [{{sourceIps: ['{range}']}}]}}]"));
+        assert_eq!(allowed(&[allow], &v6), matches, "{range}");
+    }
+}
+
+#[test]
+fn a_policy_says_what_it_is() {
+    let allow = policy("rules: [{to: [{ports: [80]}]}]");
+    assert_eq!(
+        (
+            allow.denies(),
+            allow.is_dry_run(),
+            allow.rules().len(),
+            allow.scope
+        ),
+        (false, false, 1, Scope::Namespace)
+    );
+    let deny = policy("action: DENY\ndryRun: true\nrules: []");
+    assert_eq!(
+        (deny.denies(), deny.is_dry_run(), deny.rules().len()),
+        (true, true, 0)
+    );
+}
+
+#[test]
+fn an_unknown_scope_is_refused_and_a_clause_without_matches_never_lets_in() {
+    use remora_xds::proto::security::{Clause, Rule};
+    let with = |action: i32, scope: i32| {
+        Policy::new(Authorization {
+            action,
+            scope,
+            rules: vec![Rule {
+                clauses: vec![Clause { matches: Vec::new() }],
+            }],
+            ..Authorization::default()
+        })
+    };
+    assert_eq!(with(0, 9), Err(PolicyError::Scope(9)));
+    for action in [0, 1] {
+        let unclear = with(action, 0).unwrap();
+        assert!(!allowed(&[unclear], &connection()), "action {action}");
     }
 }

@@ -52,7 +52,7 @@ fn claims(token: &str) -> Option<Value> {
 
 #[cfg(test)]
 mod tests {
-    use super::{URL_SAFE_NO_PAD, refusal};
+    use super::{LONGEST_TOKEN, URL_SAFE_NO_PAD, refusal};
     use base64::Engine as _;
     use serde_json::{Value, json};
     use std::time::{Duration, UNIX_EPOCH};
@@ -92,5 +92,25 @@ mod tests {
             assert!(refusal(text, now).is_some(), "{}", &text[..text.len().min(20)]);
         }
         assert!(refusal(&token(&json!([1])), now).is_some());
+    }
+
+    #[test]
+    fn a_token_ends_when_every_clock_that_may_be_right_says_so() {
+        let at = |seconds| {
+            let claims = json!({"aud": ["istio-ca"], "exp": 1000});
+            refusal(&token(&claims), UNIX_EPOCH + Duration::from_secs(seconds))
+        };
+        assert_eq!(at(1060), None);
+        assert_eq!(at(1061), Some("the token has expired"));
+    }
+
+    #[test]
+    fn a_token_that_is_too_long_is_not_read() {
+        let now = UNIX_EPOCH;
+        let mut long = token(&json!({"aud": ["istio-ca"], "exp": 1000}));
+        long.extend(std::iter::repeat_n('x', LONGEST_TOKEN - long.len()));
+        assert_eq!(refusal(&long, now), None);
+        long.push('x');
+        assert!(refusal(&long, now).is_some());
     }
 }

@@ -57,7 +57,7 @@ impl Failures {
 
 #[cfg(test)]
 mod tests {
-    use super::{BURST, Failures, REFILL};
+    use super::{BURST, Failures, MAX_SOURCES, REFILL};
     use std::net::IpAddr;
     use std::time::Instant;
 
@@ -75,5 +75,27 @@ mod tests {
         failures.failed(one, later);
         assert!(!failures.allow(one, later));
         assert!(failures.allow(one, later + REFILL * BURST));
+    }
+
+    #[test]
+    fn many_sources_are_bounded_and_those_that_waited_make_room() {
+        let address = |number: usize| IpAddr::from(u32::try_from(number).unwrap().to_be_bytes());
+        let (mut failures, now) = (Failures::default(), Instant::now());
+        for _ in 0..BURST {
+            failures.failed(address(0), now);
+        }
+        for number in 1..=MAX_SOURCES {
+            failures.failed(address(number), now);
+        }
+        assert_eq!(failures.0.len(), MAX_SOURCES);
+        assert!(!failures.allow(address(0), now), "no other source displaces it");
+        // A source that is remembered is counted although there is no room for others.
+        for _ in 1..BURST {
+            failures.failed(address(1), now);
+        }
+        assert!(!failures.allow(address(1), now));
+        let later = now + REFILL;
+        failures.failed(address(MAX_SOURCES + 1), later);
+        assert_eq!(failures.0.len(), 3, "sources without failures left are forgotten");
     }
 }
