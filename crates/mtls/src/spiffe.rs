@@ -48,6 +48,10 @@ impl SpiffeId {
         namespace: &str,
         service_account: &str,
     ) -> Result<Self, InvalidSpiffeId> {
+        // A name with a slash would make an id of other parts than these.
+        if !is_segment(namespace) || !is_segment(service_account) || trust_domain.contains('/') {
+            return Err(InvalidSpiffeId::Path);
+        }
         format!("{SCHEME}{trust_domain}/ns/{namespace}/sa/{service_account}").parse()
     }
 
@@ -156,6 +160,16 @@ mod tests {
         assert_eq!(other.service_account(), None);
         let long: SpiffeId = "spiffe://td/ns/a/sa/b/c".parse().unwrap();
         assert_eq!(long.service_account(), None);
+    }
+
+    #[test]
+    fn an_account_whose_name_has_a_slash_has_no_id() {
+        let of = SpiffeId::of_service_account;
+        assert!(of("td", "shop", "web").is_ok());
+        for (domain, namespace, account) in [("td", "a/b", "web"), ("td", "a", "b/c"), ("td/x", "a", "b")] {
+            assert_eq!(of(domain, namespace, account), Err(InvalidSpiffeId::Path));
+        }
+        assert_eq!(of("TD", "a", "b"), Err(InvalidSpiffeId::TrustDomain));
     }
 
     #[test]
