@@ -2,7 +2,7 @@
 
 use crate::out;
 use anyhow::{Context as _, bail};
-use remora_control::install::{File, Options, chart, objects};
+use remora_control::install::{File, Options, chart, objects, pilot};
 use remora_pod::yaml;
 use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
@@ -109,10 +109,7 @@ fn options(args: &Args) -> anyhow::Result<Options> {
         .as_object_mut()
         .and_then(|all| all.remove("meshConfig"))
         .unwrap_or_else(|| json!({}));
-    let pilot = values
-        .as_object_mut()
-        .and_then(|all| all.remove("pilot"))
-        .unwrap_or_else(|| json!({}));
+    let pilot = take_pilot(&mut values);
     let defaults = Options::default();
     Ok(Options {
         namespace: args.namespace.clone(),
@@ -129,6 +126,19 @@ fn options(args: &Args) -> anyhow::Result<Options> {
         values,
         mesh,
     })
+}
+
+/// Takes out of the values what is about the pods of the control plane. The rest of `pilot`, as `pilot.env` and
+/// `pilot.cni`, stays: injection reads it.
+fn take_pilot(values: &mut Value) -> Value {
+    let mut taken = Map::new();
+    let written = values.get_mut("pilot").and_then(Value::as_object_mut);
+    if let (Some(written), Value::Object(known)) = (written, pilot()) {
+        for key in known.keys() {
+            taken.extend(written.remove_entry(key));
+        }
+    }
+    Value::Object(taken)
 }
 
 /// `a.b.c=value`; the value is YAML, so that numbers and switches are what they look like.
@@ -157,8 +167,22 @@ fn set(values: &mut Value, assignment: &str) -> anyhow::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::set;
+    use super::{set, take_pilot};
     use serde_json::json;
+
+    #[test]
+    fn values_that_injection_reads_stay_below_pilot() {
+        let mut values =
+            json!({"pilot": {"env": {"ENABLE_NATIVE_SIDECARS": false}, "failurePolicy": "Ignore"}});
+        assert_eq!(take_pilot(&mut values), json!({"failurePolicy": "Ignore"}));
+        assert_eq!(
+            values,
+            json!({"pilot": {"env": {"ENABLE_NATIVE_SIDECARS": false}}})
+        );
+        let mut without = json!({});
+        assert_eq!(take_pilot(&mut without), json!({}));
+        assert_eq!(without, json!({}));
+    }
 
     #[test]
     fn values_are_set_by_path() {
