@@ -69,11 +69,7 @@ fn is_carried(peer: IpAddr) -> bool {
 }
 
 fn host(address: IpAddr) -> Cidr {
-    let address = address.to_canonical();
-    Cidr {
-        address,
-        prefix: if address.is_ipv4() { 32 } else { 128 },
-    }
+    Cidr::host(address.to_canonical())
 }
 
 fn source(name: &str, text: &str) -> Result<Cidr, SettingsError> {

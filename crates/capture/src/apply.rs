@@ -4,15 +4,15 @@
 //! routing rule and table. Everything is looked up before it is added, so running twice changes nothing.
 //! What is removed is only what is ours: our table, routes and rules with our protocol number, and `::6`.
 
-use crate::plan::{Plan, PolicyRoute};
 use crate::ruleset::{GATE, Ruleset, TABLE, Unreadable, expressions, plan_of};
-use crate::switch::State;
-use crate::value::PASSTHROUGH_V6;
 use remora_net::address::{self, Assigned};
 use remora_net::netlink::{KernelError, Socket};
 use remora_net::nft::{Batch, ChainSpec, Connection, TransactionError, Verdict};
 use remora_net::route::{self, Family, MarkRule};
 use remora_net::{link, netlink};
+use remora_rules::switch::State;
+use remora_rules::value::PASSTHROUGH_V6;
+use remora_rules::{Plan, PolicyRoute};
 use std::io;
 use std::net::IpAddr;
 

@@ -3,12 +3,12 @@
 //! Everything is read in the calling thread's network namespace and file system; the rules that turn texts
 //! into facts are pure functions beside the ones that read.
 
-use crate::options::{Facts, HostFacts};
-use crate::plan::Plan;
-use crate::rule::{Match, OwnerKind, Rule};
-use crate::value::Owner;
 use remora_net::address;
 use remora_net::netlink::{KernelError, Protocol, Socket};
+use remora_rules::Plan;
+use remora_rules::options::{Facts, HostFacts};
+use remora_rules::rule::{Match, OwnerKind, Rule};
+use remora_rules::value::Owner;
 use std::io;
 use std::net::IpAddr;
 
@@ -62,7 +62,7 @@ const PASSWD: &str = "/etc/passwd";
 const GROUP: &str = "/etc/group";
 
 /// Reads what is needed. What was decreed by the options is not looked up.
-pub fn gather(settings: &crate::options::Settings) -> Result<HostFacts, FactsError> {
+pub fn gather(settings: &remora_rules::options::Settings) -> Result<HostFacts, FactsError> {
     let needed = settings.facts_needed();
     let ipv6 = match settings.host_ipv6 {
         Some(decreed) => decreed,

@@ -2,12 +2,16 @@
 //!
 //! What is accepted is carried through everything that is pure, and must hold together.
 
-use crate::explain::{ConnectionState, Direction, Evaluator, Packet};
-use crate::options::{Environment, HostFacts, Settings, parse_argv};
-use crate::rule::Protocol;
-use crate::switch::State;
-use crate::value::{Cidr, Interface, Owner, Ports, duration, number};
-use crate::{plan, render, ruleset};
+use crate::ruleset::{ruleset, script};
+use remora_pod::spec::PodView;
+use remora_rules::dialect;
+use remora_rules::explain::{ConnectionState, Direction, Evaluator, Packet};
+use remora_rules::flow::{Capture, Flow};
+use remora_rules::options::{Environment, HostFacts, Settings, parse_argv};
+use remora_rules::rule::Protocol;
+use remora_rules::switch::State;
+use remora_rules::value::{Cidr, Interface, Owner, Ports, duration, number};
+use remora_rules::{plan, render};
 use std::net::{IpAddr, SocketAddr};
 
 /// A command line, its arguments separated by nul bytes: read, planned, printed and evaluated.
@@ -23,11 +27,11 @@ pub fn options(bytes: &[u8]) {
         ..HostFacts::default()
     });
     let plan = plan(&intent);
-    let text = render::iptables::restore(&plan.ipv4);
+    let text = render::restore(&plan.ipv4);
     // No value may become a line or a word of its own.
     debug_assert!(text.lines().all(|line| line.starts_with(['*', '-', 'C'])));
     let ruleset = ruleset(&plan);
-    let script = render::nft::script(&ruleset, State::Closed);
+    let script = script::script(&ruleset, State::Closed);
     debug_assert_eq!(script.matches('{').count(), script.matches('}').count());
     let evaluator = Evaluator::new(&plan, State::On);
     for (address, port) in [(IpAddr::from([10, 0, 0, 1]), 80), (IpAddr::from([0u16; 8]), 53)] {
@@ -77,10 +81,11 @@ pub fn pod(bytes: &[u8]) {
     let Ok(object) = serde_json::from_slice(bytes) else {
         return;
     };
-    let Ok((_, given)) = crate::pod::options(&object) else {
-        return;
-    };
-    let _ = Settings::read(&given, &Environment::new());
+    let pod = PodView::read(&object);
+    for dialect in [&dialect::ISTIO, &dialect::LINKERD, &dialect::KUMA] {
+        let (capture, _) = Capture::of_pod(&pod, dialect);
+        capture.exempt(&Flow::default());
+    }
 }
 
 #[cfg(test)]

@@ -2,13 +2,13 @@
 
 use crate::apply::{self, ApplyError, Nftables};
 use crate::facts::{self, FactsError};
-use crate::intent::Intent;
 use crate::iptables::{self, IptablesError};
-use crate::options::{Backend, InitialState, Settings};
-use crate::plan::{Plan, plan};
 use crate::ruleset::ruleset;
-use crate::switch::State;
 use crate::verify::verify;
+use remora_rules::intent::Intent;
+use remora_rules::options::{Backend, InitialState, Settings};
+use remora_rules::switch::State;
+use remora_rules::{Plan, plan};
 
 /// Why a run failed.
 #[derive(Debug, thiserror::Error)]

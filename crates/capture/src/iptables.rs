@@ -11,13 +11,13 @@ mod program;
 mod text;
 
 use crate::install::Outcome;
-use crate::options::{Backend, InitialState, Settings};
-use crate::plan::Plan;
-use crate::rule::Family;
-use crate::switch::State;
 pub use listed::Foreign;
 use program::Programs;
 pub use program::Variant;
+use remora_rules::Plan;
+use remora_rules::options::{Backend, InitialState, Settings};
+use remora_rules::rule::Family;
+use remora_rules::switch::State;
 use std::io;
 use std::path::Path;
 

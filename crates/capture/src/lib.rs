@@ -1,27 +1,15 @@
-//! Traffic capture: what `istio-iptables` does, as data first and as kernel state second.
+//! Traffic capture in the kernel: puts the rules of `remora_rules` into a network namespace, and looks at them.
 //!
-//! [`Settings`](options::Settings) read flags and environment, [`plan()`] turns the resulting [`Intent`] into
-//! rules, and those are printed ([`render`]), evaluated or applied. Everything up to the rules is pure.
+//! What the rules are is decided in `remora_rules`. Here they are encoded ([`ruleset()`]), applied by nftables or by the
+//! iptables programs ([`install`]), compared with what is installed ([`verify`]) and tried with packets ([`validate`]).
 
 pub mod apply;
-pub mod chains;
-pub mod explain;
 pub mod facts;
 pub mod fuzz;
 pub mod install;
-pub mod intent;
 pub mod iptables;
-pub mod options;
-mod plan;
-pub mod pod;
-pub mod render;
-pub mod rule;
 pub mod ruleset;
-pub mod switch;
 pub mod validate;
-pub mod value;
 pub mod verify;
 
-pub use intent::Intent;
-pub use plan::{Plan, PolicyRoute, plan};
 pub use ruleset::ruleset;

@@ -3,14 +3,15 @@
 //! Rules that are the same for both families appear once. Wherever a rule would take a connection over, it
 //! jumps to a *take* chain instead, which (1) leaves alone what is not the first packet of a connection, so
 //! that installing rules late resets nobody, (2) asks the switch, (3) takes the connection over. Building a
-//! [`Ruleset`] is pure; it is printed by [`crate::render::nft`] and written to the kernel by [`crate::apply`].
+//! [`Ruleset`] is pure; it is printed by [`crate::ruleset::script`] and written to the kernel by [`crate::apply`].
 
 mod build;
 mod decode;
 mod encode;
+pub mod script;
 
-use crate::rule::{Family, Match};
 use remora_net::nft::Hook;
+use remora_rules::rule::{Family, Match};
 
 pub use build::ruleset;
 pub use decode::{Unreadable, plan_of};
@@ -100,7 +101,7 @@ impl Ruleset {
     /// A number that changes when the rules do.
     pub fn fingerprint(&self) -> u64 {
         // FNV-1a over the printed form, which names every detail.
-        let text = crate::render::nft::table(self, crate::switch::State::Closed, None);
+        let text = crate::ruleset::script::table(self, remora_rules::switch::State::Closed, None);
         text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
         })

@@ -8,11 +8,11 @@ mod knock;
 
 use crate::apply::Nftables;
 use crate::facts;
-use crate::intent::Intent;
-use crate::options::Settings;
-use crate::plan::Plan;
 use crate::ruleset::ruleset;
 use crate::verify::{Difference, verify};
+use remora_rules::Plan;
+use remora_rules::intent::Intent;
+use remora_rules::options::Settings;
 use std::fmt;
 
 /// How a check ended.

@@ -1,7 +1,7 @@
 //! Comparing what is in the kernel with what should be there.
 
 use crate::apply::{ApplyError, Nftables};
-use crate::render;
+use crate::ruleset::script;
 use crate::ruleset::{Ruleset, expressions};
 use remora_net::nft::{Expression, ListedRule};
 use std::fmt;
@@ -66,7 +66,7 @@ pub fn compare(listed: &[ListedRule], ruleset: &Ruleset) -> Vec<Difference> {
                 }
                 None => differences.push(Difference::Missing {
                     chain: chain.name.clone(),
-                    rule: render::nft::rule(rule),
+                    rule: script::rule(rule),
                 }),
             }
         }

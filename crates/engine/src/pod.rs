@@ -11,11 +11,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use remora_net::Namespace;
+use remora_pod::spec::{Hook, PodView, Slot};
 use remora_pod::{object, view};
 use remora_startup::kubelet::{Action, Config, Event, Kubelet, Status};
 use remora_startup::network::NetState;
 use remora_startup::sim::{Actor, ActorRef, Change, What, changes};
-use remora_startup::view::{Hook, PodView, Slot};
 use serde_json::Value;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;

@@ -1,38 +1,69 @@
 //! Lists of address ranges as annotations have them: `10.0.0.0/8,fd00::/8`, `*`, or nothing.
 
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::str::FromStr;
 
+use ipnet::IpNet;
 use thiserror::Error;
 
 use crate::quote::quote;
 
-/// A range of addresses. Host bits are kept as written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Cidr {
-    /// The address before the slash.
-    pub address: IpAddr,
-    /// Bits that are fixed.
-    pub prefix: u8,
-}
+/// A range of addresses of one family. Host bits are kept as written, and ignored in comparisons with addresses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Cidr(IpNet);
 
 impl Cidr {
+    /// A range; `None` if the address has fewer bits.
+    pub fn new(address: IpAddr, prefix: u8) -> Option<Self> {
+        IpNet::new(address, prefix).ok().map(Self)
+    }
+
+    /// Exactly one address.
+    pub fn host(address: IpAddr) -> Self {
+        Self(IpNet::from(address))
+    }
+
+    /// The address before the slash.
+    pub fn address(self) -> IpAddr {
+        self.0.addr()
+    }
+
+    /// How many leading bits count.
+    pub fn prefix(self) -> u8 {
+        self.0.prefix_len()
+    }
+
+    /// Whether the range is of IPv4 addresses.
+    pub const fn is_ipv4(self) -> bool {
+        matches!(self.0, IpNet::V4(_))
+    }
+
     /// Whether an address is in the range. An IPv4 address is never in an IPv6 range.
-    pub fn contains(&self, address: IpAddr) -> bool {
-        let wide = |address: IpAddr| match address {
-            IpAddr::V4(v4) => (u128::from(u32::from(v4)) << 96, true),
-            IpAddr::V6(v6) => (u128::from(v6), false),
-        };
-        let ((a, a_is_v4), (b, b_is_v4)) = (wide(self.address), wide(address));
-        let differ = (a ^ b).checked_shr(128 - u32::from(self.prefix)).unwrap_or(0);
-        a_is_v4 == b_is_v4 && differ == 0
+    pub fn contains(self, address: IpAddr) -> bool {
+        self.0.contains(&address)
     }
 }
 
 impl fmt::Display for Cidr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.address, self.prefix)
+        write!(f, "{}/{}", Address(self.address()), self.prefix())
+    }
+}
+
+/// An address as `iptables-save` and `inet_ntop` write it: IPv4-compatible IPv6 addresses keep their dots.
+#[derive(Debug, Clone, Copy)]
+pub struct Address(pub IpAddr);
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            IpAddr::V6(ip) if ip.to_bits() >> 32 == 0 && ip.to_bits() > 0xffff => {
+                let low = u32::try_from(ip.to_bits() & 0xffff_ffff).unwrap_or_default();
+                write!(f, "::{}", Ipv4Addr::from_bits(low))
+            }
+            other => write!(f, "{other}"),
+        }
     }
 }
 
@@ -44,6 +75,14 @@ pub enum ParseCidrError {
     NotARange {
         /// The entry.
         entry: String,
+    },
+    /// An address without a slash and a number of bits.
+    #[error("{} has no prefix length (write {entry}/{full} for this one address)", quote(.entry))]
+    NoPrefix {
+        /// The entry.
+        entry: String,
+        /// The length that means exactly this address.
+        full: u8,
     },
     /// `*` where it is not allowed, or together with ranges.
     #[error("* cannot be used here")]
@@ -57,6 +96,7 @@ impl ParseCidrError {
             Self::NotARange { .. } => {
                 Some("write an address, a slash and a number of bits, for example 10.0.0.0/8")
             }
+            Self::NoPrefix { .. } => None,
             Self::Wildcard => Some("name the ranges one by one"),
         }
     }
@@ -69,15 +109,18 @@ impl FromStr for Cidr {
         let fail = || ParseCidrError::NotARange {
             entry: text.to_owned(),
         };
-        let (address, bits) = text.split_once('/').ok_or_else(fail)?;
+        let Some((address, bits)) = text.split_once('/') else {
+            let address: IpAddr = text.parse().map_err(|_| fail())?;
+            return Err(ParseCidrError::NoPrefix {
+                entry: text.to_owned(),
+                full: Self::host(address).prefix(),
+            });
+        };
         let address: IpAddr = address.parse().map_err(|_| fail())?;
+        // A leading zero is octal in other readers.
         let plain = bits.bytes().all(|b| b.is_ascii_digit()) && (bits == "0" || !bits.starts_with('0'));
         let prefix: u8 = bits.parse().ok().filter(|_| plain).ok_or_else(fail)?;
-        let most = if address.is_ipv4() { 32 } else { 128 };
-        if prefix > most {
-            return Err(fail());
-        }
-        Ok(Self { address, prefix })
+        Self::new(address, prefix).ok_or_else(fail)
     }
 }
 

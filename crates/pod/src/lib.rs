@@ -17,6 +17,7 @@ pub mod ports;
 pub mod quantity;
 mod quote;
 pub mod selector;
+pub mod spec;
 pub mod validate;
 pub mod view;
 pub mod workload;

@@ -75,12 +75,21 @@ pub struct MissingTemplate {
     pub template: Path,
 }
 
-/// Where templates are, in the order they are looked for.
-const PLACES: [&[&str]; 3] = [
-    &["spec", "template"],
-    &["spec", "jobTemplate", "spec", "template"],
-    &["template"],
-];
+/// Where templates are, as JSON pointers, in the order they are looked for.
+const PLACES: [&str; 3] = ["/spec/template", "/spec/jobTemplate/spec/template", "/template"];
+
+/// JSON pointer of the pod in one object: empty for a pod, and for an object without a pod template.
+pub fn pod_pointer(object: &Value) -> &'static str {
+    template_pointer(object).unwrap_or("")
+}
+
+fn template_pointer(object: &Value) -> Option<&'static str> {
+    let has_template = |place: &&str| object.pointer(place).is_some_and(is_template);
+    PLACES
+        .into_iter()
+        .find(has_template)
+        .filter(|_| object::kind(object) != "Pod")
+}
 
 /// All objects of a document, in order: one, or the items of a list.
 pub fn find(document: &Value) -> Vec<Shape> {
@@ -132,13 +141,9 @@ fn classify(object: &Value, at: Path) -> Shape {
             }),
         };
     }
-    let place = PLACES
-        .into_iter()
-        .map(Path::of)
-        .find(|place| place.get(object).is_some_and(is_template));
-    if let Some(place) = place {
+    if let Some(place) = template_pointer(object) {
         return Shape::Workload(Workload {
-            template: at.concat(&place),
+            template: at.concat(&place.split('/').skip(1).collect()),
             object: at,
         });
     }

@@ -185,7 +185,7 @@ fn proxy(namespace: &Namespace, membership: Membership, say: Sender<Said>) -> Ru
 
 fn capture(namespace: &Namespace) {
     use remora_capture::install;
-    use remora_capture::options::{Environment, Settings, parse_argv};
+    use remora_rules::options::{Environment, Settings, parse_argv};
     let rules = [
         "-p",
         "15001",

@@ -15,13 +15,14 @@
 )]
 
 use remora_capture::apply::Nftables;
-use remora_capture::explain::{ConnectionState, Direction, Evaluator, Packet};
-use remora_capture::options::{Environment, HostFacts, Settings, parse_argv};
-use remora_capture::rule::Protocol;
-use remora_capture::switch::State;
-use remora_capture::{Plan, plan, render, ruleset};
+use remora_capture::ruleset::{ruleset, script};
 use remora_net::Namespace;
 use remora_net::nft::Connection;
+use remora_rules::explain::{ConnectionState, Direction, Evaluator, Packet};
+use remora_rules::options::{Environment, HostFacts, Settings, parse_argv};
+use remora_rules::rule::Protocol;
+use remora_rules::switch::State;
+use remora_rules::{Plan, plan, render};
 use remora_testkit::Actor;
 use std::hint::black_box;
 use std::io::Write;
@@ -88,9 +89,9 @@ fn contenders() -> Vec<Contender> {
     let remora = [&[program.as_str(), "istio-iptables"], FLAGS].concat();
     let restore = |name: &str, rules| Step {
         command: words(&[name, "--noflush"]),
-        input: render::iptables::restore(rules),
+        input: render::restore(rules),
     };
-    let script = render::nft::script(&ruleset(&plan), State::Closed);
+    let script = script::script(&ruleset(&plan), State::Closed);
     vec![
         Contender {
             name: "remora",

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// Crates without IO, clock, environment or runtime.
-const PURE: &[&str] = &["remora-pod", "remora-startup", "remora-inject"];
+const PURE: &[&str] = &["remora-pod", "remora-rules", "remora-startup", "remora-inject"];
 
 /// What a pure crate may not depend on.
 const IMPURE: &[&str] = &[
@@ -32,10 +32,11 @@ const IMPURE: &[&str] = &[
 /// Which crates of ours a crate may use. `remora`, the binary, may use all.
 const ALLOWED: &[(&str, &[&str])] = &[
     ("remora-pod", &[]),
-    ("remora-startup", &["remora-pod"]),
-    ("remora-inject", &["remora-pod", "remora-startup"]),
+    ("remora-rules", &["remora-pod"]),
+    ("remora-startup", &["remora-pod", "remora-rules"]),
+    ("remora-inject", &["remora-pod", "remora-rules", "remora-startup"]),
     ("remora-net", &[]),
-    ("remora-capture", &["remora-net", "remora-pod"]),
+    ("remora-capture", &["remora-net", "remora-pod", "remora-rules"]),
     ("remora-testkit", &["remora-net"]),
     ("remora-mtls", &[]),
     ("remora-xds", &[]),
@@ -62,6 +63,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "remora-net",
             "remora-pod",
             "remora-proxy",
+            "remora-rules",
             "remora-startup",
         ],
     ),

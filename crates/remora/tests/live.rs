@@ -17,7 +17,7 @@ fn broken(name: &str) -> Value {
             "ownerReferences": [{"controller": true, "uid": "u1", "name": "web-6f", "kind": "ReplicaSet"}]},
         "spec": {
             "initContainers": [
-                {"name": "istio-init", "image": "proxyv2", "args": ["istio-iptables", "-p", "15001", "-z", "15006"]},
+                {"name": "istio-init", "image": "proxyv2", "args": ["istio-iptables", "-p", "15001", "-z", "15006", "-i", "*", "-b", "*"]},
                 {"name": "migrate", "image": "curlimages/curl", "command": ["curl", "http://db:80/"]}],
             "containers": [
                 {"name": "web", "image": "web:1"},
@@ -98,7 +98,7 @@ fn what_runs_in_a_namespace_is_checked_like_a_file() {
     let (code, told, warned) = remora(&["check", "--namespace", "shop"]);
     assert_eq!(code, Some(1), "{told}{warned}");
     assert!(
-        told.contains("error[RM001]") && told.contains("--> shop/pod/web-6f-a:30:5"),
+        told.contains("error[RM001]") && told.contains("--> shop/pod/web-6f-a:34:5"),
         "{told}"
     );
     assert!(

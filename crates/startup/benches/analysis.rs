@@ -3,10 +3,10 @@
 use std::hint::black_box;
 
 use criterion::{Criterion, criterion_group, criterion_main};
+use remora_pod::spec::PodView;
 use remora_startup::analysis::Analysis;
 use remora_startup::findings::{Options, check, fix};
 use remora_startup::sim::{Scenario, simulate};
-use remora_startup::view::PodView;
 use serde_json::{Value, json};
 
 /// A pod as injectors leave them: two init containers of the user, two main containers, probes everywhere.

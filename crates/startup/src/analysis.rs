@@ -13,7 +13,7 @@ use crate::mesh::{Mode, Setup};
 use crate::needs::{self, Need};
 use crate::network::Exempt;
 use crate::sim::{Actor, Part};
-use crate::view::{PodView, Slot};
+use remora_pod::spec::{PodView, Slot};
 
 mod dialled;
 mod reach;

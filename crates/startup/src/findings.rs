@@ -8,14 +8,14 @@ use serde_json::Value;
 
 use crate::analysis::{Analysis, Cycle};
 use crate::mesh::Mode;
-use crate::view::{PodView, Slot};
+use remora_pod::spec::{PodView, Slot};
 
 mod apply;
 mod edit;
 mod fixes;
 mod init;
 mod mains;
-mod pages;
+pub mod pages;
 mod pages_more;
 mod pod;
 mod probes;
@@ -152,7 +152,7 @@ struct Found<'a> {
 
 /// The parts of a finding that differ from case to case.
 struct Case {
-    code: &'static str,
+    rule: &'static Rule,
     severity: Severity,
     slot: Option<Slot>,
     field: String,
@@ -173,7 +173,6 @@ impl<'a> Found<'a> {
     }
 
     fn add(&mut self, case: Case) {
-        let Some(rule) = rule(case.code) else { return };
         let container = case.slot.and_then(|s| self.analysis.view.containers.get(s));
         let root = &self.analysis.view.root;
         // A container that was only thought in has no place in the document; the pod's own has to do.
@@ -184,7 +183,7 @@ impl<'a> Found<'a> {
             (None, Some(_)) => format!("{root}/spec"),
         };
         self.findings.push(Finding {
-            rule,
+            rule: case.rule,
             severity: case.severity,
             container: container.map(|c| c.name.clone()).unwrap_or_default(),
             field: case.field,

@@ -9,7 +9,7 @@ use crate::findings::{Finding, Report};
 use crate::needs::Need;
 use crate::network::NetState;
 use crate::sim::{Actor, Scenario, Trace};
-use crate::view::{Kind, PodView};
+use remora_pod::spec::{Kind, PodView};
 
 /// A report with the analysis it rests on.
 pub fn report(report: &Report) -> Value {
@@ -47,7 +47,7 @@ fn steps(analysis: &Analysis) -> Vec<Value> {
 }
 
 fn containers(view: &PodView) -> Vec<Value> {
-    let one = |c: &crate::view::Container| json!({"name": c.name, "kind": kind(c.kind), "path": c.path});
+    let one = |c: &remora_pod::spec::Container| json!({"name": c.name, "kind": kind(c.kind), "path": c.path});
     view.containers.iter().map(one).collect()
 }
 

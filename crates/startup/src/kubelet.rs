@@ -18,7 +18,7 @@
 
 use std::collections::VecDeque;
 
-use crate::view::{Hook, PodView, ProbeKind, RestartPolicy, Slot};
+use remora_pod::spec::{Hook, PodView, ProbeKind, RestartPolicy, Slot};
 
 mod backoff;
 mod pass;
@@ -345,7 +345,7 @@ impl Kubelet {
 
     /// Whether policy lets an ended container start again; never once the pod is being deleted.
     fn may_restart(&self, slot: Slot, code: i32) -> bool {
-        use crate::view::Kind;
+        use remora_pod::spec::Kind;
         if self.deleted.is_some() {
             return false;
         }

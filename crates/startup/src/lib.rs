@@ -1,6 +1,6 @@
 //! The model of how a kubelet starts and stops a pod under a mesh.
 //!
-//! * [`view`] reads a pod from any JSON document, [`mesh`] finds the mesh in it, [`needs`] guesses who needs network.
+//! * `remora_pod::spec` reads a pod from any JSON document, [`mesh`] finds the mesh in it, [`needs`] guesses who needs network.
 //! * [`kubelet`] is the kubelet's side of a pod as a step function: an event in, actions out. [`sim`] drives it on a
 //!   virtual clock under stated assumptions, the engine on a real one. [`timeline`] arranges a simulation for drawing.
 //! * [`network`] says which flows are captured; [`analysis`] who has network when and who waits for whom, in any
@@ -21,4 +21,3 @@ pub mod network;
 pub mod order;
 pub mod sim;
 pub mod timeline;
-pub mod view;

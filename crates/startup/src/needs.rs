@@ -6,7 +6,7 @@
 
 use std::net::IpAddr;
 
-use crate::view::{Container, PodView};
+use remora_pod::spec::{Container, PodView};
 
 mod address;
 

@@ -9,7 +9,7 @@
 
 use crate::kubelet::{Config, Millis};
 use crate::network::Capture;
-use crate::view::{PodView, Slot};
+use remora_pod::spec::{PodView, Slot};
 
 mod actor;
 mod assume;

@@ -5,7 +5,7 @@
 use crate::kubelet::{ContainerState, ContainerStatus, Millis, WaitReason};
 use crate::network::NetState;
 use crate::sim::{ActorRef, Change, Part, Scenario, Trace, What};
-use crate::view::{Hook, Kind, Slot};
+use remora_pod::spec::{Hook, Kind, Slot};
 
 /// What a container is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -5,8 +5,8 @@
 
 use proptest::prelude::*;
 use proptest::sample::Index;
+use remora_pod::spec::{Kind, PodView, Slot};
 use remora_startup::kubelet::{Action, Config, Event, Kubelet, Outcome, StartError};
-use remora_startup::view::{Kind, PodView, Slot};
 use serde_json::{Value, json};
 
 /// What the driver does next.

@@ -15,7 +15,14 @@ fn proxy(more: &Value) -> Value {
 }
 
 fn istio_init() -> Value {
-    json!({"name": "istio-init", "image": "proxyv2", "args": ["istio-iptables", "-o", "", "-x", "", "-i", "*"]})
+    init_with(&[])
+}
+
+/// Istio's init container, with further flags.
+fn init_with(flags: &[&str]) -> Value {
+    let usual = "istio-iptables -p 15001 -z 15006 -u 1337 -m REDIRECT -i * -b * -d 15090,15021,15020";
+    let args: Vec<&str> = usual.split(' ').chain(flags.iter().copied()).collect();
+    json!({"name": "istio-init", "image": "proxyv2", "args": args})
 }
 
 fn app() -> Value {
@@ -174,27 +181,95 @@ fn app_that_starts_before_the_proxy_is_warned_about_until_it_is_held() {
     }
 }
 
+fn exporter() -> Value {
+    json!({"name": "push", "command": ["push"],
+        "env": [{"name": "OTEL_EXPORTER_OTLP_ENDPOINT", "value": "http://10.96.3.4:4317"}]})
+}
+
 #[test]
 fn excluded_ports_and_ranges_are_honoured() {
-    let exporter = json!({"name": "push", "command": ["push"],
-        "env": [{"name": "OTEL_EXPORTER_OTLP_ENDPOINT", "value": "http://10.96.3.4:4317"}]});
-    let mut document = pod(
-        &json!([istio_init(), exporter]),
-        &json!([app(), proxy(&json!({}))]),
-    );
-    assert!(find(&checked(&document), "RM001", "push").is_some());
+    let mut document = pod(&json!([exporter()]), &json!([app()]));
+    // Before the pod is injected the annotations count.
+    let options = Options {
+        mode: Some(Mode::Cni),
+        ..Options::default()
+    };
+    let is_cut_off = |document: &Value| find(&check(document, &options), "RM001", "push").is_some();
+    assert!(is_cut_off(&document));
     for (key, value) in [
         ("excludeOutboundPorts", "4317,4318"),
         ("excludeOutboundIPRanges", "10.96.0.0/12"),
     ] {
         document["metadata"]["annotations"] = json!({format!("traffic.sidecar.istio.io/{key}"): value});
-        assert!(find(&checked(&document), "RM001", "push").is_none(), "{key}");
+        assert!(!is_cut_off(&document), "{key}");
     }
     document["metadata"]["annotations"] = json!({"traffic.sidecar.istio.io/excludeOutboundPorts": "4318"});
-    assert!(
-        find(&checked(&document), "RM001", "push").is_some(),
-        "another port does not help"
+    assert!(is_cut_off(&document), "another port does not help");
+}
+
+/// The rules of an injected pod are those of its init container: every spelling of a flag, and nothing else.
+#[test]
+fn the_flags_of_the_init_container_are_read_as_the_program_reads_them() {
+    let cut_off = |flags: &[&str]| {
+        let document = pod(
+            &json!([init_with(flags), exporter()]),
+            &json!([app(), proxy(&json!({}))]),
+        );
+        find(&checked(&document), "RM001", "push").is_some()
+    };
+    for (flags, expected) in [
+        (&[][..], true),
+        (&["-d", "15090,15021,15020,4317"], true),
+        (&["--istio-local-exclude-ports", "15020,4317"], true),
+        (&["--istio-local-exclude-ports=15020,4317"], true),
+        (&["-o", "4317"], false),
+        (&["-o4317"], false),
+        (&["-o=4317"], false),
+        (&["--istio-local-outbound-ports-exclude", "4317"], false),
+        (&["--istio-local-outbound-ports-exclude=4000:5000"], false),
+        (&["-i", "", "-q", "4317"], true),
+        (&["-i", "", "-q", "4318"], false),
+        (&["-i", "10.0.0.0/8"], true),
+        (&["-i", "192.168.0.0/16"], false),
+        (&["-x", "10.96.3.4/32"], false),
+        // The program refuses an address without a prefix length; the flag excludes nothing.
+        (&["-x", "10.96.3.4"], true),
+        (&["-c", "eth0"], false),
+        (&["-k", "tap0"], true),
+        (&["-b", ""], true),
+    ] {
+        assert_eq!(cut_off(flags), expected, "{flags:?}");
+    }
+}
+
+/// A flag that the program refuses is named. `capture explain` refuses it in the same words.
+#[test]
+fn options_that_cannot_be_used_are_errors() {
+    for (flag, value, words) in [
+        ("-x", "10.96.3.4", "has no prefix length"),
+        ("-o", "eighty", "is not a port"),
+        ("--unheard-of", "1", "unknown flag --unheard-of"),
+    ] {
+        let document = pod(
+            &json!([init_with(&[flag, value])]),
+            &json!([app(), proxy(&json!({}))]),
+        );
+        let report = checked(&document);
+        let finding = find(&report, "RM027", "istio-init").expect(flag);
+        assert_eq!(finding.severity, Severity::Error);
+        assert!(finding.cause.contains(words), "{}", finding.cause);
+    }
+}
+
+/// An annotation that was added after injection changes nothing: the rules are in the arguments.
+#[test]
+fn annotations_of_an_injected_pod_do_not_change_its_rules() {
+    let mut document = pod(
+        &json!([istio_init(), exporter()]),
+        &json!([app(), proxy(&json!({}))]),
     );
+    document["metadata"]["annotations"] = json!({"traffic.sidecar.istio.io/excludeOutboundPorts": "4317"});
+    assert!(find(&checked(&document), "RM001", "push").is_some());
 }
 
 #[test]
@@ -547,7 +622,7 @@ fn a_proxy_to_be_filled_in_is_no_proxy_yet() {
 
 #[test]
 fn the_user_the_rules_leave_alone_is_read_from_their_arguments() {
-    let init = json!({"name": "istio-init", "args": ["istio-iptables", "-u", "4321", "-g", "4321"]});
+    let init = init_with(&["-u", "4321", "-g", "4321"]);
     let fetch = json!({"name": "fetch", "command": ["curl", "http://config:8080/"], "securityContext": {"runAsUser": 4321}});
     let report = checked(&pod(&json!([init, fetch]), &json!([app(), proxy(&json!({}))])));
     assert!(find(&report, "RM001", "fetch").is_none());

@@ -3,12 +3,12 @@
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
+use remora_pod::spec::{Hook, Kind, PodView, Slot};
 use remora_startup::analysis::{Analysis, Anchor, Reach, Step};
 use remora_startup::findings::{Options, Severity, check, fix};
 use remora_startup::mesh::Mode;
 use remora_startup::network::NetState;
 use remora_startup::sim::{Actor, ActorRef, Part, Scenario, What, simulate};
-use remora_startup::view::{Hook, Kind, PodView, Slot};
 use serde_json::{Map, Value, json};
 
 /// Keys a pod may have, so that nonsense is found where the model looks.

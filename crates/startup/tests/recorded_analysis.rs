@@ -6,10 +6,10 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use remora_pod::spec::{Hook, PodView, ProbeKind};
 use remora_startup::analysis::{ActorReport, Analysis, Caveat, Reach};
 use remora_startup::mesh::Mode;
 use remora_startup::sim::{Actor, Part};
-use remora_startup::view::{Hook, PodView, ProbeKind};
 use serde_json::Value;
 
 #[path = "recordings/yaml.rs"]

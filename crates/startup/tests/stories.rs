@@ -5,11 +5,11 @@
     reason = "a test that does not find what it built has failed"
 )]
 
+use remora_pod::spec::PodView;
 use remora_startup::analysis::Analysis;
 use remora_startup::kubelet::Phase;
 use remora_startup::mesh::Mode;
 use remora_startup::sim::{Act, AssumeError, Intervention, Scenario, Trace, simulate};
-use remora_startup::view::PodView;
 use serde_json::{Value, json};
 
 fn scenario(pod: &Value, mode: Mode) -> Scenario {

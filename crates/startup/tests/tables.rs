@@ -8,10 +8,10 @@
     reason = "a test that does not find what it built has failed"
 )]
 
+use remora_pod::spec::{Hook, PodView, ProbeKind};
 use remora_startup::analysis::{Analysis, Completion, Path, Reach, Stage, Strict, Verdict};
 use remora_startup::mesh::Mode;
 use remora_startup::sim::{Actor, Part};
-use remora_startup::view::{Hook, PodView, ProbeKind};
 use serde_json::{Value, json};
 
 /// Where a test puts an init container.
@@ -590,7 +590,7 @@ fn job_whose_main_container_ends() {
         ],
         |mode| {
             let mut view = pod(mode, None, app(), &[]).view;
-            view.restart_policy = remora_startup::view::RestartPolicy::Never;
+            view.restart_policy = remora_pod::spec::RestartPolicy::Never;
             format!("{:?}", Analysis::new(view, None).completion)
         },
     );

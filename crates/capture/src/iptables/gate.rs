@@ -4,8 +4,8 @@
 //! connections are captured. Address translation tables may not drop, so a held packet is marked there and
 //! dropped where filtering is allowed, before its connection is remembered.
 
-use crate::rule::{Action, Rule};
-use crate::switch::State;
+use remora_rules::rule::{Action, Rule};
+use remora_rules::switch::State;
 use std::fmt::Write;
 
 /// The chain that is asked.

@@ -5,8 +5,8 @@
 //! say is an error, not something to be guessed at.
 
 use super::{gate, text};
-use crate::rule::{Action, Chain, Match, OwnerKind, Place, Protocol, Rule, State, Table};
-use crate::value::Ports;
+use remora_rules::rule::{Action, Chain, Match, OwnerKind, Place, Protocol, Rule, State, Table};
+use remora_rules::value::Ports;
 
 /// A listed rule that none of ours can be.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -182,9 +182,9 @@ fn action(target: &str, rest: &[&str]) -> Option<Action> {
 #[cfg(test)]
 mod tests {
     use super::rules;
-    use crate::options::{Environment, HostFacts, Settings, parse_argv};
-    use crate::rule::{Place, Rule};
-    use crate::{plan, render};
+    use remora_rules::options::{Environment, HostFacts, Settings, parse_argv};
+    use remora_rules::rule::{Place, Rule};
+    use remora_rules::{plan, render};
 
     fn planned(flags: &[&str]) -> Vec<Rule> {
         let given = parse_argv(flags).unwrap();
@@ -206,7 +206,7 @@ mod tests {
                 .into_iter()
                 .filter(|rule| rule.place == Place::Append)
                 .collect();
-            let text = render::iptables::restore(&wanted).replace("* ", "*");
+            let text = render::restore(&wanted).replace("* ", "*");
             wanted.retain(|rule| !rule.chain.is_built_in());
             let mut read = rules(&text).unwrap();
             read.retain(|rule| !rule.chain.is_built_in());

@@ -1,8 +1,8 @@
 //! Finding and running the programs.
 
 use super::IptablesError;
-use crate::options::Backend;
-use crate::rule::Family;
+use remora_rules::options::Backend;
+use remora_rules::rule::Family;
 use std::fmt;
 use std::io::Write;
 use std::path::{Path, PathBuf};

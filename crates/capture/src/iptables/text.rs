@@ -1,9 +1,9 @@
 //! What to tell `iptables-restore`, given what `iptables-save` says.
 
 use super::gate;
-use crate::render;
-use crate::rule::{Chain, Rule, Table};
-use crate::switch::State;
+use remora_rules::render;
+use remora_rules::rule::{Chain, Rule, Table};
+use remora_rules::switch::State;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
@@ -90,10 +90,7 @@ fn wanted(rules: &[Rule], switch: Option<State>) -> Vec<Wanted> {
         }
         let mut wanted = Wanted {
             name: table.name(),
-            chains: render::iptables::new_chains(&own)
-                .into_iter()
-                .map(Chain::name)
-                .collect(),
+            chains: render::new_chains(&own).into_iter().map(Chain::name).collect(),
             lines: Vec::with_capacity(own.len() + 4),
         };
         for rule in own {

@@ -1,10 +1,10 @@
 //! From a plan to a ruleset.
 
 use super::{Do, NftChain, NftRule, Ruleset, Test};
-use crate::chains::Chains;
-use crate::plan::Plan;
-use crate::rule::{Action, Chain, Family, Match, Protocol, Rule, Table};
 use remora_net::nft::Hook;
+use remora_rules::Plan;
+use remora_rules::chains::Chains;
+use remora_rules::rule::{Action, Chain, Family, Match, Protocol, Rule, Table};
 
 /// Puts a plan into the shape nftables wants.
 pub fn ruleset(plan: &Plan) -> Ruleset {

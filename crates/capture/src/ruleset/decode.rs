@@ -3,10 +3,10 @@
 //! Reads what [`super::expressions`] writes. A rule it cannot read belongs to somebody else, or to another
 //! version; then nothing is claimed about the rules at all.
 
-use crate::plan::Plan;
-use crate::rule::{Action, Chain, Family, Match, OwnerKind, Place, Protocol, Rule, State, Table};
-use crate::value::{Cidr, Interface, Owner, Ports};
 use remora_net::nft::{Base, Cmp, Ct, Expression as E, ListedRule, Meta, Verdict};
+use remora_rules::Plan;
+use remora_rules::rule::{Action, Chain, Family, Match, OwnerKind, Place, Protocol, Rule, State, Table};
+use remora_rules::value::{Cidr, Interface, Owner, Ports};
 use std::net::IpAddr;
 
 /// A rule that is not of ours.
@@ -264,7 +264,7 @@ fn address(offset: u32, bits: u32, how: Cmp, value: &[u8]) -> Option<Match> {
         Family::V4 => IpAddr::from(*bytes.first_chunk::<4>()?),
         Family::V6 => IpAddr::from(bytes),
     };
-    let range = Cidr { address, length };
+    let range = Cidr::new(address, length)?;
     let not = how == Cmp::NotEqual;
     Some(if source {
         Match::Source(range)

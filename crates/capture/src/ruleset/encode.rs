@@ -1,9 +1,9 @@
 //! Rules as nftables expressions.
 
 use super::{Do, GATE, NftRule, Test};
-use crate::rule::{Family, Match, OwnerKind, State};
-use crate::value::{Cidr, Interface, Owner, Ports};
 use remora_net::nft::{Base, Cmp, Ct, Expression, Meta, Verdict};
+use remora_rules::rule::{Family, Match, OwnerKind, State};
+use remora_rules::value::{Cidr, Interface, Owner, Ports};
 use std::net::IpAddr;
 
 /// The expressions of one rule. A name that is not resolved to a number matches nobody.
@@ -113,12 +113,12 @@ fn name(out: &mut Vec<Expression>, key: Meta, interface: &Interface) {
 }
 
 fn address(out: &mut Vec<Expression>, range: Cidr, not: bool, v4_offset: u32, v6_offset: u32) {
-    let (bytes, offset, family) = match range.address {
+    let (bytes, offset, family) = match range.address() {
         IpAddr::V4(v4) => (v4.octets().to_vec(), v4_offset, Family::V4),
         IpAddr::V6(v6) => (v6.octets().to_vec(), v6_offset, Family::V6),
     };
-    let (whole, bits) = (usize::from(range.length / 8), range.length % 8);
-    if range.length == 0 {
+    let (whole, bits) = (usize::from(range.prefix() / 8), range.prefix() % 8);
+    if range.prefix() == 0 {
         // Everything of this family, or nothing of it.
         out.extend([
             Expression::Meta(Meta::Family),

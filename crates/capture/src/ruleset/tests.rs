@@ -1,8 +1,8 @@
 use super::*;
-use crate::options::{HostFacts, Settings, parse_argv};
-use crate::plan::{Plan, plan};
-use crate::rule::{Chain, Table};
 use remora_net::nft::ListedRule;
+use remora_rules::options::{HostFacts, Settings, parse_argv};
+use remora_rules::rule::{Chain, Table};
+use remora_rules::{Plan, plan};
 
 const SETS: &[&[&str]] = &[
     &[],
@@ -170,7 +170,7 @@ fn the_fingerprint_tells_rules_apart() {
 #[test]
 fn inserted_rules_stand_where_iptables_would_put_them() {
     let plan = plan_for(SETS[4], false);
-    let chains = crate::chains::Chains::new(&plan.ipv4);
+    let chains = remora_rules::chains::Chains::new(&plan.ipv4);
     let text: Vec<String> = chains
         .rules(Table::Nat, Chain::Prerouting)
         .iter()

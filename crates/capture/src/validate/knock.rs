@@ -1,16 +1,16 @@
 //! Real connections on every path.
 
 use super::{Check, Verdict};
-use crate::explain::{ConnectionState, Direction, Evaluator, Fate, Packet};
 use crate::facts;
-use crate::intent::{Destinations, Dns, Intent};
-use crate::options::Settings;
-use crate::plan::Plan;
-use crate::rule::Protocol;
-use crate::switch::State;
-use crate::value::{Owner, PASSTHROUGH_V4, PASSTHROUGH_V6};
 use remora_net::privilege;
 use remora_net::socket::{TcpOptions, original_destination, readable};
+use remora_rules::Plan;
+use remora_rules::explain::{ConnectionState, Direction, Evaluator, Fate, Packet};
+use remora_rules::intent::{Destinations, Dns, Intent};
+use remora_rules::options::Settings;
+use remora_rules::rule::Protocol;
+use remora_rules::switch::State;
+use remora_rules::value::{Owner, PASSTHROUGH_V4, PASSTHROUGH_V6};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
 use std::os::fd::AsFd;
@@ -141,7 +141,7 @@ fn outbound(evaluator: &Evaluator<'_>, settings: &Settings, intent: &Intent, ipv
     if let Destinations::Ranges(ranges) = &intent.destinations {
         let own = ranges
             .iter()
-            .map(|range| range.address)
+            .map(|range| range.address())
             .filter(|address| address.is_ipv6() == ipv6);
         targets.extend(own);
     }

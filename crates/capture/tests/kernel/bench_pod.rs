@@ -1,9 +1,9 @@
 //! A pod with listeners everywhere a connection may end up.
 
 use remora_capture::install::{self, Outcome};
-use remora_capture::options::{Backend, Environment, Settings, parse_argv};
-use remora_capture::switch::State;
 use remora_net::socket::{TcpOptions, original_destination, readable};
+use remora_rules::options::{Backend, Environment, Settings, parse_argv};
+use remora_rules::switch::State;
 use remora_testkit::{Actor, Lab, Seen, Watch, has_programs};
 use std::cell::Cell;
 use std::io;

@@ -2,13 +2,14 @@
 //! what it does with the iptables rules must be the same.
 
 use crate::bench_pod::{BenchPod, WORLD, any_addresses, has_iptables, settings};
-use remora_capture::explain::{ConnectionState, Direction, Evaluator, Fate, Packet};
-use remora_capture::options::{Backend, HostFacts};
-use remora_capture::rule::Protocol;
-use remora_capture::switch::State;
-use remora_capture::{Plan, iptables, plan};
+use remora_capture::iptables;
 use remora_net::Namespace;
 use remora_net::socket::TcpOptions;
+use remora_rules::explain::{ConnectionState, Direction, Evaluator, Fate, Packet};
+use remora_rules::options::{Backend, HostFacts};
+use remora_rules::rule::Protocol;
+use remora_rules::switch::State;
+use remora_rules::{Plan, plan};
 use remora_testkit::{Actor, LinkAddresses};
 use std::net::{IpAddr, SocketAddr};
 

@@ -2,9 +2,9 @@
 
 use crate::bench_pod::{BenchPod, backends, has_iptables};
 use remora_capture::install::Outcome;
-use remora_capture::options::Backend;
 use remora_net::netlink::{Protocol, Socket};
 use remora_net::{address, route};
+use remora_rules::options::Backend;
 use std::fmt::Write as _;
 use std::net::IpAddr;
 use std::process::Command;
@@ -282,8 +282,8 @@ fn the_script_and_the_transaction_are_the_same() {
         let settings = crate::bench_pod::settings(Backend::Nftables, flags, &[]).unwrap();
         let script = pod.root.run(move || {
             let plan = remora_capture::install::prepare(&settings).expect("plan").plan;
-            let state = remora_capture::switch::State::Closed;
-            remora_capture::render::nft::script(&remora_capture::ruleset(&plan), state)
+            let state = remora_rules::switch::State::Closed;
+            remora_capture::ruleset::script::script(&remora_capture::ruleset(&plan), state)
         });
         let status = pod.root.run(move || {
             use std::io::Write;

@@ -2,9 +2,9 @@
 
 use crate::bench_pod::{BenchPod, PATIENCE, SILENCE, backends};
 use remora_capture::install::Outcome;
-use remora_capture::options::Backend;
-use remora_capture::switch::State;
 use remora_net::socket::TcpOptions;
+use remora_rules::options::Backend;
+use remora_rules::switch::State;
 use remora_testkit::{Pair, exchange};
 use std::net::{IpAddr, SocketAddr};
 

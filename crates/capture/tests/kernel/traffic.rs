@@ -1,8 +1,8 @@
 //! Who is captured and who is not.
 
 use crate::bench_pod::{APP, Arrival, BenchPod, backends};
-use remora_capture::options::Backend;
 use remora_net::socket::TcpOptions;
+use remora_rules::options::Backend;
 use remora_testkit::Actor;
 use std::net::{IpAddr, SocketAddr};
 

@@ -3,9 +3,9 @@
 use std::net::Ipv4Addr;
 
 use remora_pod::object;
+use remora_pod::spec::{Kind, PodView};
 use remora_startup::kubelet::{ContainerState, Status};
 use remora_startup::network::NetState;
-use remora_startup::view::{Kind, PodView};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 

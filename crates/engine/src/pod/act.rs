@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use remora_pod::spec::{Handler, Hook, ProbeKind, Slot};
 use remora_pod::view;
 use remora_startup::kubelet::{Event, Millis, Outcome};
 use remora_startup::sim::{Actor, ActorRef, Part, What};
-use remora_startup::view::{Handler, Hook, ProbeKind, Slot};
 use tokio::sync::oneshot;
 
 use super::probe::Attempt;

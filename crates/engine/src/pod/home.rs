@@ -7,13 +7,13 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use remora_capture::install;
-use remora_capture::options::{Environment, Settings};
 use remora_net::Namespace;
+use remora_pod::spec::PodView;
 use remora_pod::view;
+use remora_rules::options::Settings;
 use remora_startup::kubelet::Event;
 use remora_startup::mesh::{CapturePoint, Mode, Setup};
 use remora_startup::sim::What;
-use remora_startup::view::PodView;
 use serde_json::Value;
 use tokio::runtime::Handle;
 use tokio::task::spawn_blocking;
@@ -226,15 +226,14 @@ fn sysctls(pod: &Value) -> Vec<(String, String)> {
 
 /// Captures a pod's traffic before its first container, where the pod leaves that to the node (CNI).
 fn capture_with_sandbox(pod: &Value, network: &Namespace) -> Result<(), HomeError> {
-    let setup = Setup::detect(&PodView::read(pod));
+    let pod = PodView::read(pod);
+    let setup = Setup::detect(&pod);
     if setup.capture_at != CapturePoint::Sandbox || setup.mode == Mode::Ambient {
         return Ok(());
     }
     let failed = |error: Box<dyn std::error::Error + Send + Sync>| HomeError::Capture(error);
-    let (_, mut given) = remora_capture::pod::options(pod).map_err(|e| failed(e.into()))?;
-    // What the validating init container is told concerns itself only.
-    given.retain(|g| !matches!(g.option, "skip-rule-apply" | "run-validation" | "dry-run"));
-    let settings = Settings::read(&given, &Environment::new()).map_err(|e| failed(e.into()))?;
+    let options = remora_rules::pod::options(&pod, setup.mesh.dialect).map_err(|e| failed(e.into()))?;
+    let settings = Settings::read(&options.given, &options.environment).map_err(|e| failed(e.into()))?;
     let installed = network.run(|| {
         let prepared = install::prepare(&settings)?;
         install::install(&settings, &prepared.plan)

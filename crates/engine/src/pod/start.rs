@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
+use remora_pod::spec::Slot;
 use remora_startup::kubelet::{Event, StartError as Reason};
 use remora_startup::sim::{Actor, What};
-use remora_startup::view::Slot;
 use serde_json::Value;
 
 use super::{Home, Mail, Pod, chain, output};

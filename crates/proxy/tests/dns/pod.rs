@@ -2,12 +2,12 @@
 
 use crate::wire::{A, asked, question, read, reply};
 use remora_capture::install;
-use remora_capture::options::{Environment, Settings as CaptureSettings, parse_argv};
 use remora_net::privilege;
 use remora_net::socket::TcpOptions;
 use remora_proxy::dns::resolv::Resolv;
 use remora_proxy::dns::{Dns, Settings, Sockets};
 use remora_proxy::mesh::Mesh;
+use remora_rules::options::{Environment, Settings as CaptureSettings, parse_argv};
 use remora_testkit::{Actor, Lab, has_programs};
 use remora_xds::delta::{Client, Interest, Server};
 use remora_xds::proto::discovery::Node;

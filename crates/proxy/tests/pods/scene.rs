@@ -1,7 +1,6 @@
 //! The two pods.
 
 use remora_capture::install;
-use remora_capture::options::{Environment, Settings, parse_argv};
 use remora_mtls::{Authority, Chain, Credentials, Identity, PrivateKey, Roots, SpiffeId, TrustDomains};
 use remora_net::{Namespace, privilege};
 use remora_proxy::access::Record;
@@ -9,6 +8,7 @@ use remora_proxy::drain::Phase;
 use remora_proxy::inbound::Modes;
 use remora_proxy::mesh::Mesh;
 use remora_proxy::{Context, Limits, Listeners, Settings as ProxySettings, UnknownDestinations, serve};
+use remora_rules::options::{Environment, Settings, parse_argv};
 use remora_testkit::{Actor, Lab};
 use remora_xds::delta::{Client, Interest, Server};
 use remora_xds::proto::discovery::Node;

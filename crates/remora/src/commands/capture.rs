@@ -7,11 +7,14 @@ use super::{istio_iptables, report};
 use anyhow::{Context, bail};
 use clap::{Args, Subcommand, ValueEnum};
 use remora_capture::apply::Nftables;
-use remora_capture::options::{Given, HostFacts, Origin, Settings};
-use remora_capture::switch::State;
-use remora_capture::{Plan, install, iptables, plan, pod};
+use remora_capture::{install, iptables};
 use remora_net::Namespace;
+use remora_pod::spec::PodView;
 use remora_pod::{workload, yaml};
+use remora_rules::dialect;
+use remora_rules::options::{Environment, Given, HostFacts, Name, Origin, Settings};
+use remora_rules::switch::State;
+use remora_rules::{Plan, plan, pod};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -133,13 +136,16 @@ fn enter(path: Option<&Path>) -> anyhow::Result<()> {
     enter().with_context(|| format!("enter the network namespace {}", path.display()))
 }
 
-/// The first document of a manifest that has a pod in it.
-fn first_workload(path: &Path, text: &str) -> anyhow::Result<serde_json::Value> {
+/// The first pod or pod template of a manifest.
+fn first_pod(path: &Path, text: &str) -> anyhow::Result<PodView> {
     for raw in yaml::split(text) {
         let document = yaml::parse(&raw, yaml::Limits::default())
             .map_err(|error| error.locate(&path.display().to_string(), raw.index + 1))?;
-        if let Some(document) = document.filter(|d| !workload::workloads(&d.value).is_empty()) {
-            return Ok(document.value);
+        let Some(document) = document else { continue };
+        if let Some(found) = workload::workloads(&document.value).first()
+            && let Some(pod) = found.object.get(&document.value)
+        {
+            return Ok(PodView::read(pod));
         }
     }
     bail!("{} has no pod or workload in it", path.display())
@@ -149,15 +155,8 @@ impl Source {
     /// The rules that flags or a pod stand for. Nothing is asked of this host, which need not be the pod's: it
     /// is taken to have IPv6 unless a flag says otherwise.
     fn plan(&self) -> anyhow::Result<(Settings, Plan)> {
-        let mut given = self.flags.given();
-        if let Some(path) = &self.pod {
-            let text = std::fs::read_to_string(path).with_context(|| format!("read {}", path.display()))?;
-            let object = first_workload(path, &text)?;
-            let (_, from_pod) = pod::options(&object)?;
-            // Flags are said here and now: they win over what the pod says.
-            given.splice(0..0, from_pod);
-        }
-        let settings = Settings::read(&given, &environment())?;
+        let (given, environment) = self.options()?;
+        let settings = Settings::read(&given, &environment)?;
         report::warnings(&settings.warnings);
         let (intent, warnings) = settings.intent(&HostFacts {
             ipv6: true,
@@ -167,14 +166,26 @@ impl Source {
         Ok((settings, plan(&intent)))
     }
 
+    /// Flags over this process's environment; of a pod, flags over those of its manifest.
+    fn options(&self) -> anyhow::Result<(Vec<Given>, Environment)> {
+        let Some(path) = &self.pod else {
+            return Ok((self.flags.given(), environment()));
+        };
+        let text = std::fs::read_to_string(path).with_context(|| format!("read {}", path.display()))?;
+        let found = pod::options(&first_pod(path, &text)?, &dialect::ISTIO)?;
+        let mut given = found.given;
+        given.extend(self.flags.given());
+        Ok((given, found.environment))
+    }
+
     /// Whether anything was said about what to capture.
     fn is_empty(&self) -> bool {
-        let about = |given: &Given| given.origin == Origin::Flag && given.option != "network-namespace";
+        let about = |given: &Given| given.origin == Origin::Flag && given.option != Name::NetworkNamespace;
         self.pod.is_none() && !self.flags.given().iter().any(about)
     }
 
     fn network_namespace(&self) -> anyhow::Result<()> {
-        enter(self.flags.network_namespace.as_deref().map(Path::new))
+        enter(self.flags.value(Name::NetworkNamespace).map(Path::new))
     }
 
     /// The rules that are installed, when nothing else was asked about.

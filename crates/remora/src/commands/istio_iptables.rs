@@ -7,11 +7,13 @@ use crate::commands::{proxy, report};
 use anyhow::{Context, bail};
 use clap::Args;
 use remora_capture::install::{self, Outcome};
-use remora_capture::options::{Backend, Given, InitialState, Origin, Settings, parse_argv};
-use remora_capture::rule::Family;
-use remora_capture::switch::State;
-use remora_capture::{Plan, iptables, render, ruleset, validate};
+use remora_capture::ruleset::{ruleset, script};
+use remora_capture::{iptables, validate};
 use remora_net::Namespace;
+use remora_rules::options::{Backend, Given, InitialState, Name, Origin, Settings, parse_argv};
+use remora_rules::rule::Family;
+use remora_rules::switch::State;
+use remora_rules::{Plan, render};
 use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -102,7 +104,7 @@ pub(crate) fn run_clean(args: &IstioCleanIptablesArgs) -> anyhow::Result<ExitCod
 fn act(mut given: Vec<Given>, clean: bool) -> anyhow::Result<ExitCode> {
     if clean {
         given.push(Given {
-            option: "cleanup-only",
+            option: Name::CleanupOnly,
             value: "true".into(),
             origin: Origin::Flag,
         });
@@ -182,7 +184,7 @@ pub(crate) fn describe(settings: &Settings, plan: &Plan) -> anyhow::Result<Strin
             InitialState::Keep => State::Closed,
         };
         writeln!(text, "# nft")?;
-        text.push_str(&render::nft::script(&ruleset(plan), state));
+        text.push_str(&script::script(&ruleset(plan), state));
         return Ok(text);
     }
     let families = [
@@ -193,9 +195,9 @@ pub(crate) fn describe(settings: &Settings, plan: &Plan) -> anyhow::Result<Strin
         let Some(rules) = rules else { continue };
         writeln!(text, "# {family}")?;
         text.push_str(&if settings.restore_format {
-            render::iptables::restore(rules)
+            render::restore(rules)
         } else {
-            render::iptables::commands(program, rules)
+            render::commands(program, rules)
         });
     }
     Ok(text)

@@ -1,9 +1,9 @@
 //! A node's proxy in a pod, as ambient has it: it listens before the first container, and nobody is exempt.
 
 use remora_capture::install;
-use remora_capture::options::{Environment, Settings, parse_argv};
 use remora_engine::world::Refusal;
 use remora_net::Namespace;
+use remora_rules::options::{Environment, Settings, parse_argv};
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
 

@@ -1,9 +1,10 @@
 //! What is played: a pod whose processes are actors, and the same for the model.
 
+use remora_pod::spec::{Container, Handler, Hook, PodView, ProbeKind};
+use remora_rules::Intent;
 use remora_startup::kubelet::StartError;
-use remora_startup::network::{Capture, Range};
+use remora_startup::network::Capture;
 use remora_startup::sim::{Behaviour, Part, Role, Scenario, Target};
-use remora_startup::view::{Container, Handler, Hook, PodView, ProbeKind};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
@@ -138,11 +139,11 @@ fn target(text: &str) -> Option<Target> {
 
 /// Capture rules with these exceptions.
 pub(crate) fn rules(ports: &[&str], ranges: &[&str]) -> Capture {
-    Capture {
-        exclude_ports: ports.iter().filter_map(|p| p.parse().ok()).collect(),
-        exclude_ranges: ranges.iter().filter_map(|r| r.parse::<Range>().ok()).collect(),
-        ..Capture::default()
-    }
+    Capture::new(Intent {
+        excluded_outbound_ports: ports.iter().filter_map(|p| p.parse().ok()).collect(),
+        excluded_destinations: ranges.iter().filter_map(|r| r.parse().ok()).collect(),
+        ..Intent::default()
+    })
 }
 
 /// The pod with the program and the journal in every container.

@@ -33,7 +33,7 @@ pub(crate) fn read(folder: &Path) -> (Play, Value) {
         line.map(|json| serde_json::from_str::<Value>(json).unwrap())
     };
     let sandbox = comment("# CNI capture arguments: ").map(|given| capture(&given));
-    if let Some(capture) = sandbox.as_ref().filter(|c| !c.ambient) {
+    if let Some(capture) = sandbox.as_ref().filter(|c| !c.is_ambient()) {
         annotate(&mut pod, capture);
     }
     let mut play = Play::new(pod);
@@ -134,8 +134,18 @@ fn capture(given: &Value) -> Capture {
 
 /// The same wishes in the words a pod says them with.
 fn annotate(pod: &mut Value, capture: &Capture) {
-    let ports: Vec<String> = capture.exclude_ports.iter().map(u16::to_string).collect();
-    let ranges: Vec<String> = capture.exclude_ranges.iter().map(ToString::to_string).collect();
+    let ports: Vec<String> = capture
+        .intent()
+        .excluded_outbound_ports
+        .iter()
+        .map(ToString::to_string)
+        .collect();
+    let ranges: Vec<String> = capture
+        .intent()
+        .excluded_destinations
+        .iter()
+        .map(ToString::to_string)
+        .collect();
     let annotations = &mut pod["metadata"]["annotations"];
     annotations["traffic.sidecar.istio.io/excludeOutboundPorts"] = json!(ports.join(","));
     annotations["traffic.sidecar.istio.io/excludeOutboundIPRanges"] = json!(ranges.join(","));

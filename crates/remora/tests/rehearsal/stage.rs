@@ -361,7 +361,11 @@ fn outside(name: &str) -> serde_json::Value {
 }
 
 fn options(play: &Play, directory: &Path, plugged: Arc<Mutex<Vec<(Instant, &'static str)>>>) -> Options {
-    let ambient = play.scenario.at_sandbox.as_ref().is_some_and(|c| c.ambient);
+    let ambient = play
+        .scenario
+        .at_sandbox
+        .as_ref()
+        .is_some_and(remora_startup::network::Capture::is_ambient);
     let captured = play.scenario.at_sandbox.is_some();
     let name = play.name().to_owned();
     let plugin = Plugin::new(move |pod, network| {

@@ -2,9 +2,9 @@
 
 use super::process::{PATIENCE, Process, Start};
 use remora_capture::install;
-use remora_capture::options::{Environment, Settings, parse_argv};
 use remora_net::Namespace;
 use remora_net::socket::readable;
+use remora_rules::options::{Environment, Settings, parse_argv};
 use remora_testkit::{Actor, Lab};
 use std::collections::BTreeMap;
 use std::io::{Read, Write};

@@ -2,7 +2,7 @@
 
 use crate::mesh::{CapturePoint, Mode, Setup};
 use crate::sim::Part;
-use crate::view::{Container, Handler, Hook, Kind, PodView, ProbeKind, Slot};
+use remora_pod::spec::{Container, Handler, Hook, Kind, PodView, ProbeKind, Slot};
 
 /// Which way a connection of the kubelet goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

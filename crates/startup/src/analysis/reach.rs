@@ -6,7 +6,7 @@ use crate::mesh::{CapturePoint, Gate, Mode, Setup};
 use crate::needs::{self, Destination, Need};
 use crate::network::{Exempt, Flow};
 use crate::sim::{Actor, Part};
-use crate::view::{Container, Handler, Hook, Kind, PodView, ProbeKind, Slot};
+use remora_pod::spec::{Container, Handler, Hook, Kind, PodView, ProbeKind, Slot};
 
 /// Time from the proxy's readiness to the start of what a startup probe holds back, beside the probe's period.
 const AFTER_PROBE: (u64, u64) = (100, 1100);
@@ -156,7 +156,7 @@ impl Place<'_> {
     }
 
     fn span(&self, stage: Stage, reach: Reach, from: Bound, until: Bound, caveat: Option<Caveat>) -> Span {
-        let dns = if self.setup.capture.dns {
+        let dns = if self.setup.capture.captures_dns() {
             reach.clone()
         } else {
             Reach::Direct
@@ -263,24 +263,22 @@ impl Place<'_> {
 
     /// Why all flows of this container escape capture, when they do.
     pub(super) fn exemption(&self, known: &[Destination]) -> Option<Exempt> {
-        let (uid, gid) = (self.container.uid, self.container.gid);
-        let rules = &self.setup.capture;
-        if let Some(reason) = rules.exempt(&Flow {
-            uid,
-            gid,
+        let anywhere = Flow {
+            uid: self.container.uid,
+            gid: self.container.gid,
             ..Flow::default()
-        }) {
-            return Some(reason);
-        }
+        };
+        let rules = &self.setup.capture;
         let to = |d: &Destination| {
             rules.exempt(&Flow {
-                uid,
-                gid,
                 address: d.address(),
                 port: d.port,
-                udp: false,
+                ..anywhere.clone()
             })
         };
+        if known.is_empty() {
+            return rules.exempt(&anywhere);
+        }
         let reasons: Option<Vec<Exempt>> = known.iter().map(to).collect();
         reasons?.into_iter().next()
     }

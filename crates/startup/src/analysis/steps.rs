@@ -7,7 +7,7 @@
 use super::{Analysis, Anchor, Bound};
 use crate::kubelet::Config;
 use crate::mesh::{CapturePoint, Mode};
-use crate::view::{Kind, Probe, ProbeKind, Slot};
+use remora_pod::spec::{Kind, Probe, ProbeKind, Slot};
 
 /// Something that happens in a pod's life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -7,7 +7,7 @@
 use super::reach::Place;
 use super::{Anchor, Bound, Completion, Reach, Span};
 use crate::mesh::{CapturePoint, Mode, Setup};
-use crate::view::{Kind, PodView, RestartPolicy};
+use remora_pod::spec::{Kind, PodView, RestartPolicy};
 
 /// What a container meets while the pod is being stopped.
 pub(super) fn spans(place: &Place<'_>) -> Vec<Span> {

@@ -10,7 +10,7 @@ use super::{ActorReport, Reach};
 use crate::mesh::{CapturePoint, Gate, Mode, Setup};
 use crate::needs::Need;
 use crate::sim::{Actor, Part};
-use crate::view::{Handler, Hook, Kind, PodView, ProbeKind, Slot};
+use remora_pod::spec::{Handler, Hook, Kind, PodView, ProbeKind, Slot};
 
 /// More cycles than anybody reads; a hostile document could have thousands.
 const MOST: usize = 32;

@@ -2,7 +2,7 @@
 
 use super::{Anchor, Bound, Caveat, Completion, Cycle, Stage, Step};
 use crate::kubelet::Millis;
-use crate::view::PodView;
+use remora_pod::spec::PodView;
 
 impl Stage {
     /// In one word.
@@ -34,7 +34,7 @@ impl Anchor {
         let name = |slot| {
             view.containers
                 .get(slot)
-                .map_or("?", |c: &crate::view::Container| c.name.as_str())
+                .map_or("?", |c: &remora_pod::spec::Container| c.name.as_str())
         };
         match self {
             Self::Sandbox => "the sandbox exists".to_owned(),
@@ -112,7 +112,7 @@ impl Step {
         let name = |slot| {
             view.containers
                 .get(slot)
-                .map_or("?", |c: &crate::view::Container| c.name.as_str())
+                .map_or("?", |c: &remora_pod::spec::Container| c.name.as_str())
         };
         match self {
             Self::Sandbox => "the sandbox is made".to_owned(),

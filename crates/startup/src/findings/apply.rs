@@ -8,7 +8,10 @@ use serde_json::{Value, json};
 use super::edit::{add_ports, annotate, annotation, container, drop_nested, join_ports, list, object, take};
 use super::{Change, Fix, Place};
 use crate::mesh::Mesh;
-use crate::view::PodView;
+use remora_pod::spec::PodView;
+use remora_rules::dialect::Dialect;
+use remora_rules::options::Name;
+use remora_rules::pod;
 
 /// Why a fix could not be applied.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -45,7 +48,7 @@ pub fn apply(fix: &Fix, document: &mut Value) -> Result<(), ApplyError> {
         Change::ExcludeInbound(mesh, port) => add_ports(
             document,
             root,
-            mesh.annotations.exclude_inbound,
+            option_annotation(mesh, Name::IstioLocalExcludePorts)?,
             std::slice::from_ref(port),
         ),
         Change::RunAs(name, uid) => {
@@ -59,7 +62,7 @@ pub fn apply(fix: &Fix, document: &mut Value) -> Result<(), ApplyError> {
         }
         Change::ClearUser(name) => clear_user(document, &view, name),
         Change::MakeStay(mesh) => {
-            container(document, root, mesh.proxy)?.insert("restartPolicy".to_owned(), json!("Always"));
+            container(document, root, mesh.proxy())?.insert("restartPolicy".to_owned(), json!("Always"));
             Ok(())
         }
         Change::GateProxy(mesh) => gate(document, root, mesh),
@@ -106,10 +109,10 @@ fn ready_probe(mesh: &Mesh) -> Value {
 
 fn native(document: &mut Value, view: &PodView, mesh: &Mesh) -> Result<(), ApplyError> {
     let root = view.root.as_str();
-    if let Some((key, value)) = mesh.annotations.native {
+    if let Some((key, value)) = mesh.native {
         annotate(document, root, key, value.to_owned())?;
     }
-    let Some(mut proxy) = take(list(document, root, "containers")?, mesh.proxy) else {
+    let Some(mut proxy) = take(list(document, root, "containers")?, mesh.proxy()) else {
         return Ok(());
     };
     if let Some(map) = proxy.as_object_mut() {
@@ -119,7 +122,7 @@ fn native(document: &mut Value, view: &PodView, mesh: &Mesh) -> Result<(), Apply
     }
     let inits = list(document, root, "initContainers")?;
     let mut mesh_first = Vec::new();
-    for name in mesh.validation.iter().chain(mesh.capture) {
+    for name in mesh.dialect.validation.iter().chain(mesh.capture()) {
         mesh_first.extend(take(inits, name));
     }
     mesh_first.push(proxy);
@@ -129,7 +132,7 @@ fn native(document: &mut Value, view: &PodView, mesh: &Mesh) -> Result<(), Apply
 
 fn hold(document: &mut Value, view: &PodView, mesh: &Mesh) -> Result<(), ApplyError> {
     let root = view.root.as_str();
-    let (key, wanted) = mesh.annotations.hold;
+    let (key, wanted) = mesh.hold;
     let value = match (annotation(document, root, key), wanted.contains(':')) {
         (None, true) => format!("{{{wanted}}}"),
         (Some(old), true) => add_to_config(&old, wanted),
@@ -137,7 +140,7 @@ fn hold(document: &mut Value, view: &PodView, mesh: &Mesh) -> Result<(), ApplyEr
     };
     annotate(document, root, key, value)?;
     let mains = list(document, root, "containers")?;
-    let Some(mut proxy) = take(mains, mesh.proxy) else {
+    let Some(mut proxy) = take(mains, mesh.proxy()) else {
         return Ok(());
     };
     if let Some(map) = proxy.as_object_mut() {
@@ -187,30 +190,52 @@ fn relocate(
     let at = match place {
         Place::BeforeCapture => inits
             .iter()
-            .position(|c| mesh.capture.iter().any(|n| c["name"] == *n)),
-        Place::AfterProxy => inits.iter().position(|c| c["name"] == mesh.proxy).map(|i| i + 1),
+            .position(|c| mesh.capture().iter().any(|n| c["name"] == *n)),
+        Place::AfterProxy => inits
+            .iter()
+            .position(|c| c["name"] == mesh.proxy())
+            .map(|i| i + 1),
     };
     inits.insert(at.unwrap_or(inits.len()), moved);
     Ok(())
 }
 
+/// The annotation of a mesh that sets an option.
+fn option_annotation(mesh: &Mesh, option: Name) -> Result<&'static str, ApplyError> {
+    let missing = || ApplyError::Shape(format!("an annotation of {} for this", mesh.name));
+    mesh.dialect.annotation(option).ok_or_else(missing)
+}
+
 fn exclude_ports(document: &mut Value, root: &str, mesh: &Mesh, ports: &[u16]) -> Result<(), ApplyError> {
-    add_ports(document, root, mesh.annotations.exclude_ports, ports)?;
-    for name in mesh.capture {
-        let Ok(by) = container(document, root, name) else {
-            continue;
-        };
-        let Some(args) = by.get_mut("args").and_then(Value::as_array_mut) else {
-            continue;
-        };
-        // istio: the rules of an injected pod are in the arguments, not in the annotation.
-        if let Some(flag) = args.iter().position(|a| a == "-o")
-            && let Some(value) = args.get_mut(flag + 1)
-        {
-            *value = json!(join_ports(value.as_str().unwrap_or_default().to_owned(), ports));
+    let option = Name::IstioLocalOutboundPortsExclude;
+    add_ports(document, root, option_annotation(mesh, option)?, ports)?;
+    // istio: the rules of an injected pod are in the arguments, not in the annotation.
+    let view = PodView::read(document);
+    let inits = &view.containers[view.init_slots()];
+    for by in inits.iter().filter(|c| pod::arguments(c, mesh.dialect).is_some()) {
+        let container = container(document, root, &by.name)?;
+        for key in ["command", "args"] {
+            if let Some(Value::Array(words)) = container.get_mut(key) {
+                exclude_in(words, mesh.dialect, ports);
+            }
         }
     }
     Ok(())
+}
+
+/// Adds ports to the ones that a command line excludes.
+fn exclude_in(words: &mut Vec<Value>, dialect: &Dialect, ports: &[u16]) {
+    let text: Vec<String> = words
+        .iter()
+        .map(|w| w.as_str().unwrap_or_default().to_owned())
+        .collect();
+    if let Some(changed) =
+        pod::change_arguments(&text, dialect, Name::IstioLocalOutboundPortsExclude, |list| {
+            join_ports(list.to_owned(), ports)
+        })
+    {
+        *words = changed.into_iter().map(Value::String).collect();
+    }
 }
 
 fn clear_user(document: &mut Value, view: &PodView, name: &str) -> Result<(), ApplyError> {
@@ -232,7 +257,7 @@ fn clear_user(document: &mut Value, view: &PodView, name: &str) -> Result<(), Ap
 }
 
 fn gate(document: &mut Value, root: &str, mesh: &Mesh) -> Result<(), ApplyError> {
-    container(document, root, mesh.proxy)?.insert("startupProbe".to_owned(), ready_probe(mesh));
+    container(document, root, mesh.proxy())?.insert("startupProbe".to_owned(), ready_probe(mesh));
     Ok(())
 }
 

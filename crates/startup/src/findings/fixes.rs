@@ -3,7 +3,7 @@
 use crate::findings::Options;
 use crate::mesh::{CapturePoint, Mesh, Setup};
 use crate::needs;
-use crate::view::{Hook, Kind, PodView, ProbeKind, Slot};
+use remora_pod::spec::{Hook, Kind, PodView, ProbeKind, Slot};
 
 /// Where an init container goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -90,13 +90,12 @@ impl Shop<'_> {
     /// The proxy as a native sidecar, where kubelets and mesh allow it.
     pub(super) fn native(&self) -> Option<Fix> {
         let mesh = self.setup.mesh;
-        let possible = self.setup.mode.is_classic()
-            && self.options.native_possible()
-            && mesh.annotations.native.is_some();
+        let possible =
+            self.setup.mode.is_classic() && self.options.native_possible() && mesh.native.is_some();
         possible.then(|| {
             Fix::new(
                 Change::Native(mesh),
-                format!("make {} a native sidecar", mesh.proxy),
+                format!("make {} a native sidecar", mesh.proxy()),
                 "needs Kubernetes 1.29 or later; init containers then run inside the mesh",
             )
         })
@@ -109,7 +108,10 @@ impl Shop<'_> {
         useful.then(|| {
             Fix::new(
                 Change::Hold(mesh),
-                format!("start {} first and hold the others until it is ready", mesh.proxy),
+                format!(
+                    "start {} first and hold the others until it is ready",
+                    mesh.proxy()
+                ),
                 format!(
                     "only a delay: after {} s without a ready proxy the others start all the same; \
                      init containers are not helped",
@@ -124,7 +126,7 @@ impl Shop<'_> {
         let name = self.view.containers.get(slot)?.name.clone();
         let mesh = self.setup.mesh;
         if self.setup.mode.is_native() && self.setup.proxy.is_some_and(|p| slot < p) {
-            let title = format!("move {name} behind {}", mesh.proxy);
+            let title = format!("move {name} behind {}", mesh.proxy());
             let cost = "it starts later, once the proxy is ready";
             return Some(Fix::new(Change::Move(mesh, name, Place::AfterProxy), title, cost));
         }
@@ -153,7 +155,7 @@ impl Shop<'_> {
         let list = ports.iter().map(u16::to_string).collect::<Vec<_>>().join(", ");
         let mut cost =
             "traffic to these ports leaves the mesh for every container of the pod, for ever".to_owned();
-        if self.setup.capture.dns {
+        if self.setup.capture.captures_dns() {
             cost.push_str("; names still do not resolve, because lookups are captured as well");
         }
         let change = Change::ExcludePorts(self.setup.mesh, ports);
@@ -167,7 +169,7 @@ impl Shop<'_> {
     /// The proxy's own user, which is exempt.
     pub(super) fn run_as_proxy(&self, slot: Slot) -> Option<Fix> {
         let container = self.view.containers.get(slot)?;
-        let uid = *self.setup.capture.uids.first()?;
+        let uid = self.setup.capture.proxy_uid()?;
         let fits = container.kind == Kind::Init && container.uid != Some(uid) && self.setup.proxy.is_some();
         fits.then(|| {
             Fix::new(

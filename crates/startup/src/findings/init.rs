@@ -1,12 +1,12 @@
 //! Findings about init containers and native sidecars.
 
 use super::fixes::{Change, Fix};
-use super::{Case, Found, Severity};
+use super::{Case, Found, Severity, pages};
 use crate::analysis::{Caveat, Cycle, Node, Reach, Span, Stage};
 use crate::mesh::{CapturePoint, Gate};
 use crate::needs::Need;
 use crate::sim::Actor;
-use crate::view::{Kind, ProbeKind, Slot};
+use remora_pod::spec::{Kind, ProbeKind, Slot};
 
 pub(super) fn find(found: &mut Found<'_>) {
     let analysis = found.analysis;
@@ -57,7 +57,7 @@ fn no_network(found: &mut Found<'_>, slot: Slot) {
         Severity::Warning
     };
     let by = capture_words(found);
-    let (name, proxy) = (&container.name, analysis.setup.mesh.proxy);
+    let (name, proxy) = (&container.name, analysis.setup.mesh.proxy());
     let cause = format!(
         "{name} runs after {by} and before {proxy} can run{}",
         reason(need)
@@ -82,7 +82,7 @@ fn no_network(found: &mut Found<'_>, slot: Slot) {
     let cycle = network_cycle(found, slot);
     let fixes = fixes.into_iter().flatten().collect();
     found.add(Case {
-        code: "RM001",
+        rule: &pages::RM001,
         severity,
         slot: Some(slot),
         field: String::new(),
@@ -115,7 +115,7 @@ fn wrong_group(found: &mut Found<'_>, slot: Slot) {
     let Some(gid) = analysis
         .setup
         .mesh
-        .gid
+        .gid()
         .filter(|g| analysis.view.extra_gids.contains(g))
     else {
         return;
@@ -131,7 +131,7 @@ fn wrong_group(found: &mut Found<'_>, slot: Slot) {
     let field = "/securityContext".to_owned();
     let severity = Severity::Warning;
     found.add(Case {
-        code: "RM021",
+        rule: &pages::RM021,
         severity,
         slot: Some(slot),
         field,
@@ -150,7 +150,7 @@ fn startup_deadlock(found: &mut Found<'_>, slot: Slot) -> bool {
         return false;
     };
     let container = &analysis.view.containers[slot];
-    let proxy = analysis.setup.mesh.proxy;
+    let proxy = analysis.setup.mesh.proxy();
     let severity = if cycle.certain {
         Severity::Error
     } else {
@@ -177,7 +177,7 @@ fn startup_deadlock(found: &mut Found<'_>, slot: Slot) -> bool {
     let field = format!("/{}", ProbeKind::Startup.field());
     let (slot, cycle) = (Some(slot), Some(cycle));
     found.add(Case {
-        code: "RM003",
+        rule: &pages::RM003,
         severity,
         slot,
         field,
@@ -207,7 +207,7 @@ fn plaintext(found: &mut Found<'_>, slot: Slot) {
     let fixes = found.shop().native().into_iter().collect();
     let (severity, slot) = (Severity::Note, Some(slot));
     found.add(Case {
-        code: "RM007",
+        rule: &pages::RM007,
         severity,
         slot,
         field: String::new(),
@@ -239,7 +239,7 @@ fn breaks_connections(found: &mut Found<'_>, slot: Slot) {
     let consequence = format!(
         "connections {name} opened before hang or are reset at their next packet, and new ones are refused until {} \
          is ready",
-        analysis.setup.mesh.proxy
+        analysis.setup.mesh.proxy()
     );
     let shop = found.shop();
     let fixes = [shop.native(), shop.reorder(slot)]
@@ -248,7 +248,7 @@ fn breaks_connections(found: &mut Found<'_>, slot: Slot) {
         .collect();
     let (severity, slot) = (Severity::Warning, Some(slot));
     found.add(Case {
-        code: "RM019",
+        rule: &pages::RM019,
         severity,
         slot,
         field: String::new(),
@@ -269,7 +269,7 @@ fn proxy_that_ends(found: &mut Found<'_>) {
     else {
         return;
     };
-    let name = analysis.setup.mesh.proxy;
+    let name = analysis.setup.mesh.proxy();
     let cause = format!("{name} is an init container without `restartPolicy: Always`");
     let consequence =
         "the API refuses its probes and hooks; without them the pod waits in Init for its end, which \
@@ -283,7 +283,7 @@ fn proxy_that_ends(found: &mut Found<'_>) {
     )];
     let (severity, slot) = (Severity::Error, Some(proxy));
     found.add(Case {
-        code: "RM023",
+        rule: &pages::RM023,
         severity,
         slot,
         field: String::new(),
@@ -300,7 +300,7 @@ fn open_gate(found: &mut Found<'_>) {
     let (Some(proxy), true, Gate::Open) = (setup.proxy, setup.mode.is_native(), setup.gate) else {
         return;
     };
-    let name = setup.mesh.proxy;
+    let name = setup.mesh.proxy();
     let cause = format!("{name} is a native sidecar without a startup probe or a waiting hook");
     let consequence =
         "what follows starts as soon as its process exists, and is refused until it listens".to_owned();
@@ -312,7 +312,7 @@ fn open_gate(found: &mut Found<'_>) {
     let (severity, slot) = (Severity::Warning, Some(proxy));
     let fixes = vec![fix];
     found.add(Case {
-        code: "RM008",
+        rule: &pages::RM008,
         severity,
         slot,
         field: String::new(),
@@ -337,7 +337,7 @@ fn slow_gate(found: &mut Found<'_>) {
     else {
         return;
     };
-    let name = analysis.setup.mesh.proxy;
+    let name = analysis.setup.mesh.proxy();
     let cause = format!("the startup probe of {name} is made every {period} s");
     let consequence = format!("every start of the pod waits up to {period} s after the proxy is ready");
     let change = Change::ProbePeriod(name.to_owned(), ProbeKind::Startup, 1);
@@ -349,7 +349,7 @@ fn slow_gate(found: &mut Found<'_>) {
     let field = format!("/{}/periodSeconds", ProbeKind::Startup.field());
     let (severity, slot) = (Severity::Note, Some(proxy));
     found.add(Case {
-        code: "RM014",
+        rule: &pages::RM014,
         severity,
         slot,
         field,

@@ -1,11 +1,11 @@
 //! Findings about main containers at their start.
 
 use super::fixes::{Change, Fix};
-use super::{Case, Found, Severity};
+use super::{Case, Found, Severity, pages};
 use crate::analysis::{Cycle, Node, Path, Reach, Stage};
 use crate::network::Exempt;
 use crate::sim::{Actor, Part};
-use crate::view::{Handler, Hook, Kind, Slot};
+use remora_pod::spec::{Handler, Hook, Kind, Slot};
 
 pub(super) fn find(found: &mut Found<'_>) {
     let analysis = found.analysis;
@@ -33,7 +33,7 @@ fn before_proxy(found: &mut Found<'_>, slot: Slot) {
     if !racing || !report.need.is_possible() || analysis.setup.mode.is_native() {
         return;
     }
-    let (name, proxy) = (found.name(slot).to_owned(), analysis.setup.mesh.proxy);
+    let (name, proxy) = (found.name(slot).to_owned(), analysis.setup.mesh.proxy());
     let cause = format!("{name} is started before {proxy} listens, and its traffic is captured already");
     let consequence =
         "connections of the first seconds are refused; an application that does not retry exits, and \
@@ -46,7 +46,7 @@ fn before_proxy(found: &mut Found<'_>, slot: Slot) {
         .collect();
     let (severity, slot) = (Severity::Warning, Some(slot));
     found.add(Case {
-        code: "RM002",
+        rule: &pages::RM002,
         severity,
         slot,
         field: String::new(),
@@ -91,7 +91,7 @@ fn drop_hook(found: &Found<'_>, slot: Slot, hook: Hook) -> Fix {
 
 fn hook_deadlock(found: &mut Found<'_>, slot: Slot, cycle: Cycle) {
     let analysis = found.analysis;
-    let (name, proxy) = (found.name(slot).to_owned(), analysis.setup.mesh.proxy);
+    let (name, proxy) = (found.name(slot).to_owned(), analysis.setup.mesh.proxy());
     let severity = if cycle.certain {
         Severity::Error
     } else {
@@ -112,7 +112,7 @@ fn hook_deadlock(found: &mut Found<'_>, slot: Slot, cycle: Cycle) {
     let field = "/lifecycle/postStart".to_owned();
     let (slot, cycle) = (Some(slot), Some(cycle));
     found.add(Case {
-        code: "RM004",
+        rule: &pages::RM004,
         severity,
         slot,
         field,
@@ -148,7 +148,7 @@ pub(super) fn impossible_hook(found: &mut Found<'_>, slot: Slot, hook: Hook) {
     let field = format!("/lifecycle/{}", hook.field());
     let slot = Some(slot);
     found.add(Case {
-        code: "RM015",
+        rule: &pages::RM015,
         severity,
         slot,
         field,
@@ -169,7 +169,7 @@ fn racing_hook(found: &mut Found<'_>, slot: Slot) {
     let field = "/lifecycle/postStart/httpGet".to_owned();
     let (severity, slot) = (Severity::Warning, Some(slot));
     found.add(Case {
-        code: "RM016",
+        rule: &pages::RM016,
         severity,
         slot,
         field,
@@ -215,7 +215,7 @@ fn hidden_address(found: &mut Found<'_>) {
     let (fixes, cycle) = (vec![fix], Some(cycle));
     let field = "/lifecycle/postStart".to_owned();
     found.add(Case {
-        code: "RM009",
+        rule: &pages::RM009,
         severity,
         slot: hook,
         field,
@@ -251,7 +251,7 @@ fn bypasses(found: &mut Found<'_>, slot: Slot) {
     let (severity, slot) = (Severity::Warning, Some(slot));
     let (fixes, field) = (vec![fix], field.to_owned());
     found.add(Case {
-        code: "RM010",
+        rule: &pages::RM010,
         severity,
         slot,
         field,

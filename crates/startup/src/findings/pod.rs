@@ -1,15 +1,16 @@
 //! Findings about the pod and its proxy as a whole.
 
 use super::fixes::{Change, Fix};
-use super::{Case, Found, Severity};
+use super::{Case, Found, Severity, pages};
 use crate::analysis::Caveat;
-use crate::mesh::Mode;
+use crate::mesh::{CapturePoint, Mode};
 
 pub(super) fn find(found: &mut Found<'_>) {
     hold_gives_up(found);
     instrumented_proxy(found);
     not_captured(found);
     not_injected(found);
+    unusable_options(found);
 }
 
 /// RM018: hold is a delay.
@@ -23,7 +24,7 @@ fn hold_gives_up(found: &mut Found<'_>) {
     let (Some(proxy), true) = (analysis.setup.proxy, gives_up) else {
         return;
     };
-    let name = analysis.setup.mesh.proxy;
+    let name = analysis.setup.mesh.proxy();
     let cause = format!("only a postStart hook of {name} keeps the others back");
     let consequence = format!(
         "when the hook gives up after {} s, when {name} crashes, or when the kubelet restarts meanwhile, the others \
@@ -42,7 +43,7 @@ fn hold_gives_up(found: &mut Found<'_>) {
     let field = "/lifecycle/postStart".to_owned();
     let (severity, slot) = (Severity::Note, Some(proxy));
     found.add(Case {
-        code: "RM018",
+        rule: &pages::RM018,
         severity,
         slot,
         field,
@@ -87,7 +88,7 @@ fn instrumented_proxy(found: &mut Found<'_>) {
     let field = "/volumeMounts".to_owned();
     let (severity, slot, fixes) = (Severity::Warning, Some(proxy), fix.into_iter().collect());
     found.add(Case {
-        code: "RM020",
+        rule: &pages::RM020,
         severity,
         slot,
         field,
@@ -104,11 +105,11 @@ fn not_captured(found: &mut Found<'_>) {
     let (Some(why), Some(proxy)) = (setup.exempt, setup.proxy) else {
         return;
     };
-    let cause = format!("{} is there, but nothing is captured: {why}", setup.mesh.proxy);
+    let cause = format!("{} is there, but nothing is captured: {why}", setup.mesh.proxy());
     let consequence = "all traffic passes by the mesh".to_owned();
     let (severity, slot) = (Severity::Note, Some(proxy));
     found.add(Case {
-        code: "RM022",
+        rule: &pages::RM022,
         severity,
         slot,
         field: String::new(),
@@ -117,6 +118,33 @@ fn not_captured(found: &mut Found<'_>) {
         cycle: None,
         fixes: Vec::new(),
     });
+}
+
+/// RM027: capture options that the program which installs the rules refuses.
+fn unusable_options(found: &mut Found<'_>) {
+    let setup = &found.analysis.setup;
+    let slot = match setup.capture_at {
+        CapturePoint::Container(slot) => Some(slot),
+        CapturePoint::Sandbox | CapturePoint::Never => None,
+    };
+    let causes = setup.problems.clone();
+    for cause in causes {
+        let consequence = match slot {
+            Some(slot) => format!("{} fails, and no container behind it starts", found.name(slot)),
+            None => "the node does not install the rules, and the pod does not start".to_owned(),
+        };
+        let field = slot.map_or("/metadata/annotations", |_| "/args").to_owned();
+        found.add(Case {
+            rule: &pages::RM027,
+            severity: Severity::Error,
+            slot,
+            field,
+            cause,
+            consequence,
+            cycle: None,
+            fixes: Vec::new(),
+        });
+    }
 }
 
 /// Where a pod says that it wants to be in a mesh: labels, then annotations.
@@ -153,7 +181,7 @@ fn not_injected(found: &mut Found<'_>) {
     let (severity, slot, field) = (Severity::Note, None, field.to_owned());
     let fixes = Vec::new();
     found.add(Case {
-        code: "RM024",
+        rule: &pages::RM024,
         severity,
         slot,
         field,

@@ -1,10 +1,10 @@
 //! Findings about probes.
 
 use super::fixes::{Change, Fix, Shop};
-use super::{Case, Found, Severity};
+use super::{Case, Found, Severity, pages};
 use crate::analysis::{Path, ProbeReport, Strict, Verdict};
 use crate::sim::Part;
-use crate::view::{Kind, ProbeKind};
+use remora_pod::spec::{Kind, ProbeKind};
 
 /// A proxy usually takes this many seconds at most; a probe with less patience kills a healthy application.
 const USUAL_PROXY_START: u64 = 30;
@@ -30,7 +30,10 @@ fn through_the_proxy(found: &mut Found<'_>, report: &ProbeReport, kind: ProbeKin
     let analysis = found.analysis;
     let name = found.name(report.slot).to_owned();
     let field = kind.field();
-    let cause = format!("the {field} of {name} goes through {}", analysis.setup.mesh.proxy);
+    let cause = format!(
+        "the {field} of {name} goes through {}",
+        analysis.setup.mesh.proxy()
+    );
     let strict = found.options.strict;
     let (severity, consequence) = match report.strict {
         Strict::Lies => (
@@ -49,16 +52,19 @@ fn through_the_proxy(found: &mut Found<'_>, report: &ProbeReport, kind: ProbeKin
     let handler = analysis.view.containers[report.slot]
         .probe(kind)
         .map(|p| &p.handler);
-    let port = handler.and_then(crate::view::Handler::dialled_port);
+    let port = handler.and_then(remora_pod::spec::Handler::dialled_port);
     let fix = port.map(|port| {
         let title = format!("leave inbound port {port} alone");
         let cost = "callers of this port talk plaintext to the application; injecting again with probe rewriting is better";
         Fix::new(Change::ExcludeInbound(analysis.setup.mesh, port), title, cost)
     });
-    let path = format!("/{field}/{}", handler.map_or("", crate::view::Handler::field));
+    let path = format!(
+        "/{field}/{}",
+        handler.map_or("", remora_pod::spec::Handler::field)
+    );
     let (slot, fixes) = (Some(report.slot), fix.into_iter().collect());
     found.add(Case {
-        code: "RM011",
+        rule: &pages::RM011,
         severity,
         slot,
         field: path,
@@ -90,7 +96,7 @@ fn impatient(found: &mut Found<'_>, report: &ProbeReport, kind: ProbeKind) {
     if report.verdict != Verdict::RefusedUntilProxy || protected {
         return;
     }
-    let (name, proxy) = (container.name.clone(), analysis.setup.mesh.proxy);
+    let (name, proxy) = (container.name.clone(), analysis.setup.mesh.proxy());
     let cause = format!(
         "the {} of {name} is refused until {proxy} runs, and gives up after {patience} s",
         kind.field()
@@ -114,7 +120,7 @@ fn impatient(found: &mut Found<'_>, report: &ProbeReport, kind: ProbeKind) {
     let (severity, slot) = (Severity::Warning, Some(report.slot));
     let field = format!("/{}", kind.field());
     found.add(Case {
-        code: "RM013",
+        rule: &pages::RM013,
         severity,
         slot,
         field,

@@ -1,10 +1,10 @@
 //! Findings about the end of the pod.
 
 use super::fixes::{Change, Fix};
-use super::{Case, Found, Severity};
+use super::{Case, Found, Severity, pages};
 use crate::analysis::{Completion, Path, Reach, Stage};
 use crate::sim::{Actor, Part};
-use crate::view::{Handler, Hook, Kind, Slot};
+use remora_pod::spec::{Handler, Hook, Kind, Slot};
 
 pub(super) fn find(found: &mut Found<'_>) {
     never_ends(found);
@@ -33,7 +33,7 @@ fn never_ends(found: &mut Found<'_>) {
     } else {
         Severity::Warning
     };
-    let name = analysis.setup.mesh.proxy;
+    let name = analysis.setup.mesh.proxy();
     let cause = format!("{name} is a main container and does not end when the others have");
     let consequence =
         "the pod stays Running and shows NotReady; its Job never completes, and a CronJob piles up"
@@ -41,7 +41,7 @@ fn never_ends(found: &mut Found<'_>) {
     let fixes = found.shop().native().into_iter().collect();
     let slot = Some(proxy);
     found.add(Case {
-        code: "RM005",
+        rule: &pages::RM005,
         severity,
         slot,
         field: String::new(),
@@ -63,7 +63,7 @@ fn loses_network(found: &mut Found<'_>, slot: Slot) {
     if !loses || container.kind == Kind::Init {
         return;
     }
-    let (name, proxy) = (container.name.clone(), analysis.setup.mesh.proxy);
+    let (name, proxy) = (container.name.clone(), analysis.setup.mesh.proxy());
     let shop = found.shop();
     if container.kind == Kind::Main {
         let drain = analysis.setup.drain_seconds;
@@ -76,7 +76,7 @@ fn loses_network(found: &mut Found<'_>, slot: Slot) {
         let field = if works { "/lifecycle/preStop" } else { "" }.to_owned();
         let slot = Some(slot);
         found.add(Case {
-            code: "RM006",
+            rule: &pages::RM006,
             severity,
             slot,
             field,
@@ -95,7 +95,7 @@ fn loses_network(found: &mut Found<'_>, slot: Slot) {
         .collect();
     let (severity, slot) = (Severity::Warning, Some(slot));
     found.add(Case {
-        code: "RM012",
+        rule: &pages::RM012,
         severity,
         slot,
         field: String::new(),
@@ -129,7 +129,7 @@ fn long_pre_stop(found: &mut Found<'_>, slot: Slot) {
     let (severity, slot, fixes) = (Severity::Warning, Some(slot), vec![fix]);
     let field = "/lifecycle/preStop".to_owned();
     found.add(Case {
-        code: "RM017",
+        rule: &pages::RM017,
         severity,
         slot,
         field,

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use super::{Exit, Millis};
-use crate::view::Slot;
+use remora_pod::spec::Slot;
 
 const RESET_AFTER: Millis = 600_000;
 

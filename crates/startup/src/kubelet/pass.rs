@@ -6,7 +6,7 @@ use super::probes::Verdict;
 use super::runtime::{Instance, Sandbox};
 use super::work::{Op, Pass, Work};
 use super::{Kubelet, Millis};
-use crate::view::{Kind, ProbeKind, RestartPolicy, Slot};
+use remora_pod::spec::{Kind, ProbeKind, RestartPolicy, Slot};
 
 /// What the init containers allow.
 #[derive(Debug, Default)]

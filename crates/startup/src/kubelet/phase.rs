@@ -6,7 +6,7 @@
 
 use super::status::{ContainerState, Phase};
 use super::{Exit, Kubelet};
-use crate::view::{Kind, ProbeKind, Slot};
+use remora_pod::spec::{Kind, ProbeKind, Slot};
 
 /// Containers counted for the phase.
 #[derive(Default)]

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use super::status::{ContainerState, Status};
 use super::{Action, Kubelet, Millis, Outcome};
-use crate::view::{Kind, PodView, Probe, ProbeKind, Slot};
+use remora_pod::spec::{Kind, PodView, Probe, ProbeKind, Slot};
 
 /// What the startup probe of a running sidecar says about its successors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! What the container runtime holds for the pod: the sandbox and the newest instance of each container.
 
 use super::Millis;
-use crate::view::Slot;
+use remora_pod::spec::Slot;
 
 /// How an instance of a container ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

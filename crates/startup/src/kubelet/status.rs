@@ -6,7 +6,7 @@
 
 use super::runtime::{Instance, Sandbox};
 use super::{Action, Exit, Kubelet, Millis, StartError};
-use crate::view::{Kind, PodView, ProbeKind, Slot};
+use remora_pod::spec::{Kind, PodView, ProbeKind, Slot};
 
 /// Phase of a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -5,7 +5,7 @@
 //! and the wait took, in whole seconds, comes off the grace; two seconds are always left for the stop itself.
 
 use super::{Action, Hook, Kubelet, Millis};
-use crate::view::{Kind, Slot};
+use remora_pod::spec::{Kind, Slot};
 
 const MINIMUM: Millis = 2000;
 

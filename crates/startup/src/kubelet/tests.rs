@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{Action, Config, Event, Kubelet, Millis, Outcome, Phase, StartError};
-use crate::view::{Hook, PodView, ProbeKind};
+use remora_pod::spec::{Hook, PodView, ProbeKind};
 
 /// A kubelet without latencies, and the time it is driven at.
 struct Bench {

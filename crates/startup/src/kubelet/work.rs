@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use super::runtime::Sandbox;
 use super::status::WaitReason;
 use super::{Action, Exit, Hook, Kubelet, Millis, StartError};
-use crate::view::{Kind, Slot};
+use remora_pod::spec::{Kind, Slot};
 
 /// One step of a pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,27 +1,26 @@
 //! A pod as an injector would leave it, for asking about a mesh the pod is not in yet.
 
 use super::{Mesh, Mode};
-use crate::view::{Container, Handler, Kind, PodView, Probe};
+use remora_pod::spec::{Container, Handler, Kind, PodView, Probe};
 
 /// Adds the containers of a mode in the places an injector gives them; honours what the pod asks for.
 pub(super) fn add_mesh(view: &mut PodView, mesh: &'static Mesh, mode: Mode) {
-    let names = &mesh.annotations;
     let wants = |name: &str, value: &str| view.annotation(name).is_some_and(|v| asks(v, value));
-    let native = mode.is_native() || names.native.is_some_and(|(n, v)| wants(n, v));
-    let hold = !native && (mode.is_hold() || wants(names.hold.0, names.hold.1));
+    let native = mode.is_native() || mesh.native.is_some_and(|(n, v)| wants(n, v));
+    let hold = !native && (mode.is_hold() || wants(mesh.hold.0, mesh.hold.1));
     let setup_name = if mode.is_cni() {
-        mesh.validation[0]
+        mesh.dialect.validation[0]
     } else {
-        mesh.capture[0]
+        mesh.dialect.capture[0]
     };
     let mut rules = thought_in(setup_name, Kind::Init);
     if mode.is_cni() {
-        (rules.uid, rules.gid) = (Some(mesh.uid), mesh.gid);
+        (rules.uid, rules.gid) = (Some(mesh.uid()), mesh.gid());
     } else {
         rules.uid = Some(0);
     }
-    let mut proxy = thought_in(mesh.proxy, if native { Kind::Sidecar } else { Kind::Main });
-    (proxy.uid, proxy.gid) = (Some(mesh.uid), mesh.gid);
+    let mut proxy = thought_in(mesh.proxy(), if native { Kind::Sidecar } else { Kind::Main });
+    (proxy.uid, proxy.gid) = (Some(mesh.uid()), mesh.gid());
     let ready = ready_probe(mesh);
     proxy.readiness = Some(ready.clone());
     if native {
@@ -83,6 +82,7 @@ fn thought_in(name: &str, kind: Kind) -> Container {
         env: Vec::new(),
         uid: None,
         gid: None,
+        own_ids: (None, None),
         ports: Vec::new(),
         mounts: Vec::new(),
         capabilities: Vec::new(),

@@ -1,8 +1,9 @@
 //! What was found in a pod.
 
-use super::{ISTIO, MESHES, Mesh, Mode, rules};
+use super::{ISTIO, MESHES, Mesh, Mode};
 use crate::network::Capture;
-use crate::view::{Container, Handler, Kind, PodView, Slot};
+use remora_pod::spec::{Container, Handler, Kind, PodView, Slot};
+use remora_rules::pod;
 
 /// From when traffic is captured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,6 +40,8 @@ pub struct Setup {
     pub capture_at: CapturePoint,
     /// What is captured.
     pub capture: Capture,
+    /// Capture options of the pod that cannot be used.
+    pub problems: Vec<String>,
     /// What holds the successors of the proxy back.
     pub gate: Gate,
     /// How long the proxy goes on after its stop signal, in seconds.
@@ -56,7 +59,7 @@ impl Setup {
         match found {
             Some((mesh, proxy)) => Self::with_proxy(view, mesh, proxy),
             None if is_ambient(view) => Self::ambient(view),
-            None => Self::none(view),
+            None => Self::none(),
         }
     }
 
@@ -76,7 +79,7 @@ impl Setup {
         }
         let mut setup = Self::detect(view);
         if mode == Mode::None {
-            return Self::none(view);
+            return Self::none();
         }
         if mode.is_cni() && setup.exempt.is_none() {
             setup.capture_at = CapturePoint::Sandbox;
@@ -85,14 +88,15 @@ impl Setup {
         setup
     }
 
-    fn none(view: &PodView) -> Self {
+    fn none() -> Self {
         let mesh = &ISTIO;
         Self {
             mesh,
             mode: Mode::None,
             proxy: None,
             capture_at: CapturePoint::Never,
-            capture: rules::of(view, mesh, None),
+            capture: Capture::default(),
+            problems: Vec::new(),
             gate: Gate::Open,
             drain_seconds: mesh.drain_seconds,
             rewrites: false,
@@ -119,7 +123,7 @@ impl Setup {
             capture_at,
             capture: Capture::ambient(),
             exempt,
-            ..Self::none(view)
+            ..Self::none()
         }
     }
 
@@ -129,8 +133,8 @@ impl Setup {
         let gate = gate(view, mesh, proxy);
         let by = view
             .init_slots()
-            .find(|s| mesh.capture.contains(&view.containers[*s].name.as_str()))
-            .or_else(|| (native && rules::own_words(container).is_some()).then_some(proxy));
+            .find(|s| mesh.capture().contains(&view.containers[*s].name.as_str()))
+            .or_else(|| (native && pod::arguments(container, mesh.dialect).is_some()).then_some(proxy));
         let exempt = exempt(view, container);
         let capture_at = match (exempt, by) {
             (Some(_), _) => CapturePoint::Never,
@@ -143,7 +147,7 @@ impl Setup {
         } else {
             Mode::of(by.is_none(), native, hold)
         };
-        let capture = rules::of(view, mesh, Some(container));
+        let (capture, problems) = Capture::of_pod(view, mesh.dialect);
         // istio: the agent takes the drain time from its environment.
         let drain = container
             .env("TERMINATION_DRAIN_DURATION_SECONDS")
@@ -158,6 +162,7 @@ impl Setup {
             proxy: Some(proxy),
             capture_at,
             capture,
+            problems,
             gate,
             drain_seconds,
             rewrites,
@@ -173,7 +178,9 @@ impl Setup {
     /// Whether this container belongs to the mesh rather than to the user.
     pub fn is_mesh(&self, container: &Container) -> bool {
         let name = container.name.as_str();
-        name == self.mesh.proxy || self.mesh.capture.contains(&name) || self.mesh.validation.contains(&name)
+        name == self.mesh.proxy()
+            || self.mesh.capture().contains(&name)
+            || self.mesh.dialect.validation.contains(&name)
     }
 
     /// Whether traffic is captured when this container starts.
@@ -211,13 +218,13 @@ fn exempt(view: &PodView, proxy: &Container) -> Option<&'static str> {
 
 /// The proxy's container, unless it is only there to be filled in by an injector.
 fn real_proxy(view: &PodView, mesh: &Mesh) -> Option<Slot> {
-    view.slot(mesh.proxy)
+    view.slot(mesh.proxy())
         .filter(|s| !is_placeholder(&view.containers[*s]))
 }
 
 // istio: a user may list the proxy with the image `auto` to change what the injector writes.
 fn is_placeholder(container: &Container) -> bool {
-    container.image == "auto" && MESHES.iter().any(|m| m.proxy == container.name)
+    container.image == "auto" && MESHES.iter().any(|m| m.proxy() == container.name)
 }
 
 /// A gate counts only where the kubelet honours it: a startup probe on a native sidecar; a hook that waits on

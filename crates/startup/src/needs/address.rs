@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::IpAddr;
 
 use super::is_local;
-use crate::view::Container;
+use remora_pod::spec::Container;
 
 /// Something a container is told to connect to.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! Who acts in a pod: the main process of a container, its hooks, its exec probes.
 
-use crate::view::{Hook, ProbeKind, Slot};
+use remora_pod::spec::{Hook, ProbeKind, Slot};
 
 /// Which process of a container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -3,7 +3,7 @@
 use super::behaviour::Role;
 use super::world::World;
 use crate::kubelet::{Millis, Outcome};
-use crate::view::Handler;
+use remora_pod::spec::Handler;
 
 // istio: the agent's port for rewritten probes, and the proxy's readiness port.
 const AGENT_PORT: u16 = 15020;

@@ -6,8 +6,8 @@ use super::process::{Pid, Process};
 use super::trace::{What, lanes_of};
 use super::world::{Due, KILLED, World};
 use crate::kubelet::{Event, Millis, Outcome};
-use crate::network::{Flow, NetState};
-use crate::view::{Handler, Hook, ProbeKind, Slot};
+use crate::network::{self, Flow, NetState};
+use remora_pod::spec::{Handler, Hook, ProbeKind, Slot};
 
 const SAMPLE_EVERY: Millis = 100;
 const AWAIT_EVERY: Millis = 500;
@@ -153,7 +153,7 @@ impl World<'_> {
             port: to.port,
             udp: false,
         };
-        capture.state(&flow, self.proxy_up())
+        network::state(capture, &flow, self.proxy_up())
     }
 
     /// Looks at the network from inside a process, as a process that connects again and again does.

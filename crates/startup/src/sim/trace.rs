@@ -5,7 +5,7 @@ use super::actor::{ActorRef, Part};
 use super::behaviour::Behaviour;
 use crate::kubelet::{ContainerState, Millis, Phase, Status};
 use crate::network::NetState;
-use crate::view::Slot;
+use remora_pod::spec::Slot;
 
 /// A change in the published status.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -5,7 +5,7 @@ use crate::analysis::{ActorReport, Analysis};
 use crate::kubelet::Millis;
 use crate::mesh::{CapturePoint, Setup};
 use crate::needs;
-use crate::view::{Container, Handler, Hook, Kind, ProbeKind};
+use remora_pod::spec::{Container, Handler, Hook, Kind, ProbeKind};
 
 /// From the start of a proxy to its readiness.
 const PROXY_READY: Millis = 1500;

@@ -8,7 +8,7 @@ use super::trace::{Change, Entry, Lane, Namer, Trace, What, changes};
 use super::{Act, Scenario};
 use crate::kubelet::{Action, Event, Kubelet, Millis, Outcome, Status};
 use crate::network::Capture;
-use crate::view::{Handler, Hook, PodView, ProbeKind, Slot};
+use remora_pod::spec::{Handler, Hook, PodView, ProbeKind, Slot};
 
 pub(super) const KILLED: i32 = 137;
 /// More events than any sane scenario has; a guard against a scenario that never gets anywhere.
@@ -290,7 +290,7 @@ impl<'a> World<'a> {
     fn sandbox_up(&mut self) {
         self.capture.clone_from(&self.scenario.at_sandbox);
         if let Some(capture) = &self.capture {
-            if capture.ambient {
+            if capture.is_ambient() {
                 self.note(What::NodeProxyReady);
             }
             self.note(What::Captured(None));

@@ -1,9 +1,11 @@
 //! How the processes of a recorded pod behave, from their command lines.
 
+use remora_pod::spec::{Container, Handler, Hook, ProbeKind};
+use remora_rules::Intent;
+use remora_rules::value::{Cidr, Ports};
 use remora_startup::kubelet::StartError;
-use remora_startup::network::{Capture, Range};
+use remora_startup::network::Capture;
 use remora_startup::sim::{Behaviour, Part, Role, Scenario, Target};
-use remora_startup::view::{Container, Handler, Hook, ProbeKind};
 
 /// Adds the behaviour of every process of the pod.
 pub(crate) fn add_all(mut scenario: Scenario) -> Scenario {
@@ -106,13 +108,13 @@ fn target(text: &str) -> Option<Target> {
 
 /// The rules a capture command installs.
 pub(crate) fn capture(words: &[String]) -> Capture {
-    let mut rules = Capture::default();
+    let mut intent = Intent::default();
     for word in words {
         match word.split_once('=') {
-            Some(("exclport", port)) => rules.exclude_ports.extend(port.parse::<u16>().ok()),
-            Some(("exclcidr", range)) => rules.exclude_ranges.extend(range.parse::<Range>().ok()),
+            Some(("exclport", port)) => intent.excluded_outbound_ports.extend(port.parse::<Ports>().ok()),
+            Some(("exclcidr", range)) => intent.excluded_destinations.extend(range.parse::<Cidr>().ok()),
             _ => {}
         }
     }
-    rules
+    Capture::new(intent)
 }

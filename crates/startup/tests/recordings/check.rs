@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
+use remora_pod::spec::PodView;
 use remora_startup::network::Capture;
 use remora_startup::sim::{Act, Intervention, Scenario, Trace, simulate};
-use remora_startup::view::PodView;
 use serde_json::Value;
 
 use crate::{actors, yaml};

@@ -1,10 +1,10 @@
 use super::*;
-use crate::options::{HostFacts, Settings, parse_argv};
+use remora_rules::options::{HostFacts, Settings, parse_argv};
 
 fn rules(flags: &[&str]) -> Vec<Rule> {
     let given = parse_argv(flags).unwrap();
     let settings = Settings::read(&given, &BTreeMap::new()).unwrap();
-    crate::plan::plan(&settings.intent(&HostFacts::default()).0).ipv4
+    remora_rules::plan(&settings.intent(&HostFacts::default()).0).ipv4
 }
 
 const THEIRS: &str = "*nat\n:PREROUTING ACCEPT [0:0]\n:OUTPUT ACCEPT [1:2]\n:THEIRS - [0:0]\n\

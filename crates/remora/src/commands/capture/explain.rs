@@ -3,10 +3,10 @@
 use super::{Source, StateName};
 use anyhow::Context;
 use clap::{Args, ValueEnum};
-use remora_capture::explain::{ConnectionState, Decision, Direction, Evaluator, Fate, Packet, Step};
-use remora_capture::options::InitialState;
-use remora_capture::rule::{Protocol, Rule};
-use remora_capture::switch::State;
+use remora_rules::explain::{ConnectionState, Decision, Direction, Evaluator, Fate, Packet, Step};
+use remora_rules::options::InitialState;
+use remora_rules::rule::{Protocol, Rule};
+use remora_rules::switch::State;
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::io::Write as _;

@@ -6,10 +6,10 @@ use super::scale::Scale;
 use super::subject::Play;
 use super::words::{COLUMNS, fitted, time, wrapped};
 use anstyle::{AnsiColor, Style};
+use remora_pod::spec::Kind;
 use remora_startup::kubelet::{Millis, WaitReason};
 use remora_startup::network::NetState;
 use remora_startup::timeline::{Doing, Lane, Segment, Sign, Timeline};
-use remora_startup::view::Kind;
 use std::fmt::Write as _;
 
 /// Columns for names, at most.

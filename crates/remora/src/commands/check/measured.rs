@@ -11,11 +11,11 @@ use crate::commands::run::Course;
 use crate::spool::Spool;
 use anstyle::{AnsiColor, Style};
 use remora_pod::Path;
+use remora_pod::spec::PodView;
 use remora_pod::yaml::{self, Limits};
 use remora_startup::analysis::Analysis;
 use remora_startup::findings::Options;
 use remora_startup::network::NetState;
-use remora_startup::view::PodView;
 use std::fmt::Write as _;
 
 const BOLD: Style = Style::new().bold();

@@ -12,10 +12,10 @@ use super::text::mode;
 use super::words::{network, time};
 use super::{Format, Totals};
 use crate::spool::Spool;
+use remora_pod::spec::Kind;
 use remora_startup::kubelet::{Millis, WaitReason};
 use remora_startup::network::NetState;
 use remora_startup::timeline::{Doing, Lane, Mark, Segment, Sign, Timeline};
-use remora_startup::view::Kind;
 use std::fmt::Write as _;
 
 /// Width of every picture, in its own units.

@@ -1,6 +1,7 @@
 //! What happened to a pod, arranged like a prediction, so that both can be drawn and compared.
 
 use super::pods::PodLine;
+use remora_pod::spec::PodView;
 use remora_startup::analysis::Analysis;
 use remora_startup::json;
 use remora_startup::kubelet::Millis;
@@ -9,7 +10,6 @@ use remora_startup::sim::{
     self, Act, Actor, ActorRef, Behaviour, Entry, Intervention, Lane, Part, Role, Scenario, Trace, What,
 };
 use remora_startup::timeline::{Doing, Timeline};
-use remora_startup::view::PodView;
 use serde_json::{Value, json};
 
 /// How long a prediction is looked at beyond what was seen.

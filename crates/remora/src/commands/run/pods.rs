@@ -2,10 +2,10 @@
 
 use remora_engine::manifest::Owner;
 use remora_pod::object;
+use remora_pod::spec::{Kind, PodView, RestartPolicy};
 use remora_startup::kubelet::{ContainerStatus, Millis, Phase, Status};
 use remora_startup::network::NetState;
 use remora_startup::sim::{Entry, What};
-use remora_startup::view::{Kind, PodView, RestartPolicy};
 use serde_json::Value;
 use std::sync::Arc;
 

@@ -3,9 +3,9 @@
 use super::pods::{PodLine, words};
 use super::show::{seconds, style};
 use anstyle::{AnsiColor, Style};
+use remora_pod::spec::Kind;
 use remora_startup::kubelet::{ContainerState, Millis, Phase, WaitReason};
 use remora_startup::network::NetState;
-use remora_startup::view::Kind;
 use std::fmt::Write as _;
 
 const DIM: Style = Style::new().dimmed();

@@ -4,7 +4,7 @@ use super::journal::Journal;
 use super::serve::{self, Answer};
 use anyhow::Context as _;
 use remora_capture::install;
-use remora_capture::options::{Environment, Settings, parse_argv};
+use remora_rules::options::{Environment, Settings, parse_argv};
 use std::cell::Cell;
 use std::net::Ipv4Addr;
 use std::rc::Rc;

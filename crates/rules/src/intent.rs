@@ -106,7 +106,7 @@ impl Intent {
     pub fn includes_loopback(&self) -> bool {
         match &self.destinations {
             Destinations::All => false,
-            Destinations::Ranges(ranges) => ranges.iter().any(|range| range.address.is_loopback()),
+            Destinations::Ranges(ranges) => ranges.iter().any(|range| range.address().is_loopback()),
         }
     }
 

@@ -1,4 +1,4 @@
-//! What the model reads of a pod.
+//! A pod as everything that only reads it sees it.
 //!
 //! A [`PodView`] is a flat, defaulted copy of the fields that decide how a pod starts, is probed and stops.
 //! It is read from a JSON document of any shape: a pod, anything with a pod template, or nonsense.
@@ -6,12 +6,13 @@
 //! server would have refused the document before a kubelet saw it.
 //! It does not validate, and it does not keep the document.
 
+use crate::workload;
 use serde_json::Value;
 
 mod container;
 mod probe;
 
-pub use container::{Container, Kind, RestartRule};
+pub use container::{Container, Kind, RestartRule, mentions};
 pub use probe::{Handler, Hook, Probe, ProbeKind};
 
 /// Index of a container in [`PodView::containers`]: init containers first, both lists in document order.
@@ -61,7 +62,7 @@ pub struct PodView {
 impl PodView {
     /// Reads a pod, or the pod template inside a workload.
     pub fn read(document: &Value) -> Self {
-        let root = find_root(document);
+        let root = workload::pod_pointer(document);
         let pod = document.pointer(root).unwrap_or(&Value::Null);
         let spec = &pod["spec"];
         let document_kind = text(&document["kind"]);
@@ -127,16 +128,6 @@ impl PodView {
     pub fn slot(&self, name: &str) -> Option<Slot> {
         self.containers.iter().position(|c| c.name == name)
     }
-}
-
-/// JSON pointer of the pod inside a workload document.
-fn find_root(document: &Value) -> &'static str {
-    for root in ["/spec/jobTemplate/spec/template", "/spec/template", "/template"] {
-        if document.pointer(root).is_some_and(|t| t["spec"].is_object()) {
-            return root;
-        }
-    }
-    ""
 }
 
 fn extra_gids(security: &Value) -> Vec<i64> {

@@ -1,6 +1,6 @@
 //! Texts with their origin, and which of them counts.
 
-use super::table::{ENVIRONMENT_ONLY, Kind, find};
+use super::table::{Kind, Name};
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -25,8 +25,8 @@ pub enum Origin {
 /// A value as it was given.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Given {
-    /// The option's long name, or the variable's name if it has no flag.
-    pub option: &'static str,
+    /// The option.
+    pub option: Name,
     /// The text.
     pub value: String,
     /// Where it came from.
@@ -36,11 +36,11 @@ pub struct Given {
 impl fmt::Display for Given {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.origin {
-            Origin::Flag => write!(f, "flag --{}", self.option),
+            Origin::Flag => write!(f, "flag --{}", self.option.spec().long),
             Origin::Variable(name) => write!(f, "environment variable {name}"),
             Origin::Annotation(name) => write!(f, "annotation {name}"),
             Origin::Pod(what) => f.write_str(what),
-            Origin::Default => write!(f, "default of --{}", self.option),
+            Origin::Default => write!(f, "default of --{}", self.option.spec().long),
         }
     }
 }
@@ -54,11 +54,11 @@ pub(super) struct Sources<'a> {
 impl Sources<'_> {
     /// The value that counts for an option: the last flag, else the last variable that is set.
     // istio: aliases are applied after the primary variable and win over it.
-    pub(super) fn get(&self, option: &'static str) -> Option<Given> {
+    pub(super) fn get(&self, option: Name) -> Option<Given> {
         if let Some(given) = self.given.iter().rev().find(|given| given.option == option) {
             return Some(given.clone());
         }
-        let spec = find(option)?;
+        let spec = option.spec();
         spec.env.iter().rev().find_map(|name| {
             let value = self.environment.get(*name)?;
             // An empty variable cannot be a boolean; manifests set such to switch an option off.
@@ -73,25 +73,18 @@ impl Sources<'_> {
         })
     }
 
-    /// The value of a variable without a flag, or its default.
-    pub(super) fn variable(&self, name: &'static str) -> Given {
-        if let Some(given) = self.given.iter().rev().find(|given| given.option == name) {
-            return given.clone();
-        }
-        if let Some(value) = self.environment.get(name) {
+    /// The value of an option without a flag, or its default.
+    pub(super) fn variable(&self, option: Name) -> Given {
+        self.get(option).unwrap_or_else(|| {
+            let default = match option.spec().kind {
+                Kind::Variable(default) => default,
+                Kind::Text | Kind::Switch => "",
+            };
             Given {
-                option: name,
-                value: value.clone(),
-                origin: Origin::Variable(name),
-            }
-        } else {
-            let default = ENVIRONMENT_ONLY.iter().find(|item| item.name == name);
-            let value = default.map(|item| item.default.to_owned()).unwrap_or_default();
-            Given {
-                option: name,
-                value,
+                option,
+                value: default.to_owned(),
                 origin: Origin::Default,
             }
-        }
+        })
     }
 }

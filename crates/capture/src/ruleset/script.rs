@@ -1,13 +1,13 @@
 //! Rulesets as a script for `nft -f`.
 //!
 //! The script does what the netlink transaction does: it replaces the table at once. Interface names are
-//! quoted and contain no quotes (see [`crate::value::Interface`]); everything else is numbers and words of
+//! quoted and contain no quotes (see [`remora_rules::value::Interface`]); everything else is numbers and words of
 //! ours.
 
-use crate::rule::{Family, Match, OwnerKind, Protocol, State};
 use crate::ruleset::{Do, GATE, NftRule, Ruleset, TABLE, Test};
-use crate::switch;
-use crate::value::Interface;
+use remora_rules::rule::{Family, Match, OwnerKind, Protocol, State};
+use remora_rules::switch;
+use remora_rules::value::Interface;
 use std::fmt::Write;
 
 /// The whole script: replace the table, with the switch in this state.

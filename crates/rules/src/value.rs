@@ -4,6 +4,8 @@
 //! Nothing is trimmed, guessed or repaired silently; leniency is decided one level up, where it can be
 //! reported.
 
+use remora_pod::cidr::ParseCidrError;
+pub use remora_pod::cidr::{Address, Cidr};
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
@@ -25,19 +27,8 @@ pub enum ValueError {
         text: String,
     },
     /// Not `address/length`.
-    #[error("{text:?} is not an address range like 10.0.0.0/8 or 2001:db8::/32")]
-    Cidr {
-        /// The text as given.
-        text: String,
-    },
-    /// An address without `/length`.
-    #[error("{text:?} has no prefix length (write {text}/{full} for this one address)")]
-    CidrLength {
-        /// The text as given.
-        text: String,
-        /// The length that means exactly this address.
-        full: u8,
-    },
+    #[error(transparent)]
+    Cidr(#[from] ParseCidrError),
     /// Neither a number nor a user or group name.
     #[error("{text:?} is neither a numeric id nor a name")]
     Owner {
@@ -175,100 +166,6 @@ pub fn number(text: &str, min: u32, max: u32) -> Result<u32, ValueError> {
             min,
             max,
         })
-}
-
-/// A range of addresses of one family. Host bits are kept for display and ignored in comparisons.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Cidr {
-    /// The address as given.
-    pub address: IpAddr,
-    /// How many leading bits count.
-    pub length: u8,
-}
-
-impl Cidr {
-    /// Exactly one address.
-    pub const fn host(address: IpAddr) -> Self {
-        let length = if address.is_ipv4() { 32 } else { 128 };
-        Self { address, length }
-    }
-
-    /// Whether `address` is of this family and in the range.
-    pub fn contains(self, address: IpAddr) -> bool {
-        match (self.address, address) {
-            (IpAddr::V4(net), IpAddr::V4(ip)) => {
-                let mask = u32::MAX
-                    .checked_shl(32 - u32::from(self.length.min(32)))
-                    .unwrap_or(0);
-                net.to_bits() & mask == ip.to_bits() & mask
-            }
-            (IpAddr::V6(net), IpAddr::V6(ip)) => {
-                let mask = u128::MAX
-                    .checked_shl(128 - u32::from(self.length.min(128)))
-                    .unwrap_or(0);
-                net.to_bits() & mask == ip.to_bits() & mask
-            }
-            _ => false,
-        }
-    }
-
-    /// Whether the range is of IPv4 addresses.
-    pub const fn is_ipv4(self) -> bool {
-        self.address.is_ipv4()
-    }
-}
-
-impl fmt::Display for Cidr {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", Address(self.address), self.length)
-    }
-}
-
-/// An address as `iptables-save` and `inet_ntop` write it: IPv4-compatible IPv6 addresses keep their dots.
-#[derive(Debug, Clone, Copy)]
-pub struct Address(pub IpAddr);
-
-impl fmt::Display for Address {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            IpAddr::V6(ip) if ip.to_bits() >> 32 == 0 && ip.to_bits() > 0xffff => {
-                let low = u32::try_from(ip.to_bits() & 0xffff_ffff).unwrap_or_default();
-                write!(f, "::{}", Ipv4Addr::from_bits(low))
-            }
-            other => write!(f, "{other}"),
-        }
-    }
-}
-
-impl FromStr for Cidr {
-    type Err = ValueError;
-
-    fn from_str(text: &str) -> Result<Self, ValueError> {
-        let bad = || ValueError::Cidr {
-            text: text.to_owned(),
-        };
-        let Some((address, length)) = text.split_once('/') else {
-            return Err(match text.parse::<IpAddr>() {
-                Ok(ip) => ValueError::CidrLength {
-                    text: text.to_owned(),
-                    full: Self::host(ip).length,
-                },
-                Err(_) => bad(),
-            });
-        };
-        let address: IpAddr = address.parse().map_err(|_| bad())?;
-        // A leading zero would be octal elsewhere; nobody means that.
-        if length.len() > 1 && length.starts_with('0') {
-            return Err(bad());
-        }
-        let length = digits(length)
-            .and_then(|n| u8::try_from(n).ok())
-            .ok_or_else(bad)?;
-        if length > Self::host(address).length {
-            return Err(bad());
-        }
-        Ok(Self { address, length })
-    }
 }
 
 /// A user or a group, by number or by a name to be looked up where the rules are applied.

@@ -70,6 +70,8 @@ pub struct Container {
     pub uid: Option<i64>,
     /// `runAsGroup` of the container, else of the pod. `None`: the image decides.
     pub gid: Option<i64>,
+    /// `runAsUser` and `runAsGroup` of the container itself.
+    pub own_ids: (Option<i64>, Option<i64>),
     /// Named and numbered `ports`.
     pub ports: Vec<(String, u16)>,
     /// Names of the volumes it mounts.
@@ -121,6 +123,7 @@ impl Container {
                 .collect(),
             uid: own_or_pod("runAsUser"),
             gid: own_or_pod("runAsGroup"),
+            own_ids: (security["runAsUser"].as_i64(), security["runAsGroup"].as_i64()),
             mounts: items(&raw["volumeMounts"])
                 .iter()
                 .map(|m| text(&m["name"]))
@@ -168,7 +171,8 @@ impl Container {
     }
 }
 
-pub(crate) fn mentions(text: &str, words: &[&str]) -> bool {
+/// Whether a text contains one of these words, ignoring case. The words are in lower case.
+pub fn mentions(text: &str, words: &[&str]) -> bool {
     let text = text.to_ascii_lowercase();
     words.iter().any(|w| text.contains(w))
 }

@@ -2,6 +2,7 @@
 
 use super::read::{Given, Sources};
 use super::settings::{Backend, InitialState, Settings, SettingsError};
+use super::table::Name;
 use crate::intent::{Destinations, Dns, Groups, Inbound, Intent, Mode};
 use crate::value::{Cidr, Interface, Owner, Ports, ValueError, address, boolean, duration, number, port};
 use std::path::PathBuf;
@@ -16,17 +17,18 @@ pub(super) struct Reader<'a> {
 impl Reader<'_> {
     pub(super) fn settings(mut self) -> Result<Settings, SettingsError> {
         let intent = self.intent()?;
-        let (redirect_dns, capture_all_dns) = (self.switch("redirect-dns")?, self.switch("capture-all-dns")?);
+        let (redirect_dns, capture_all_dns) =
+            (self.switch(Name::RedirectDns)?, self.switch(Name::CaptureAllDns)?);
         if capture_all_dns && !redirect_dns {
             self.warnings
                 .push("--capture-all-dns has no effect without --redirect-dns".into());
         }
-        let dry_run_file = self.sources.variable("DRY_RUN_FILE_PATH").value;
+        let dry_run_file = self.sources.variable(Name::DryRunFilePath).value;
         let backend = self.backend()?;
         let state = self.state()?;
         let host_ipv6 = self.host_ipv6()?;
         // Whoever states what the host is like states all of it.
-        let host_dns = match self.sources.get("host-dns") {
+        let host_dns = match self.sources.get(Name::HostDns) {
             Some(given) => Some(self.list(&given, address)?),
             None => host_ipv6.map(|_| Vec::new()),
         };
@@ -36,51 +38,51 @@ impl Reader<'_> {
             intent,
             redirect_dns,
             capture_all_dns,
-            dry_run: self.switch("dry-run")?,
+            dry_run: self.switch(Name::DryRun)?,
             dry_run_file: (!dry_run_file.is_empty()).then(|| PathBuf::from(dry_run_file)),
-            restore_format: self.switch_or("restore-format", true)?,
-            probe_port: self.value("iptables-probe-port", 15002, port)?,
-            probe_timeout: self.value("probe-timeout", Duration::from_secs(5), duration)?,
-            skip_rule_apply: self.switch("skip-rule-apply")?,
-            run_validation: self.switch("run-validation")?,
-            cleanup_only: self.switch("cleanup-only")?,
-            reconcile: self.switch("reconcile")?,
-            force_apply: self.switch("force-apply")?,
-            dual_stack: self.switch("dual-stack")?,
+            restore_format: self.switch_or(Name::RestoreFormat, true)?,
+            probe_port: self.value(Name::IptablesProbePort, 15002, port)?,
+            probe_timeout: self.value(Name::ProbeTimeout, Duration::from_secs(5), duration)?,
+            skip_rule_apply: self.switch(Name::SkipRuleApply)?,
+            run_validation: self.switch(Name::RunValidation)?,
+            cleanup_only: self.switch(Name::CleanupOnly)?,
+            reconcile: self.switch(Name::Reconcile)?,
+            force_apply: self.switch(Name::ForceApply)?,
+            dual_stack: self.switch(Name::DualStack)?,
             backend,
             network_namespace: self
-                .text("network-namespace")
+                .text(Name::NetworkNamespace)
                 .map(|given| PathBuf::from(given.value)),
-            cni_mode: self.switch("cni-mode")?,
+            cni_mode: self.switch(Name::CniMode)?,
             state,
             host_ipv6,
             host_dns,
-            proxy_user: self.sources.variable("ENVOY_USER").value,
+            proxy_user: self.sources.variable(Name::EnvoyUser).value,
             warnings: self.warnings,
         })
     }
 
     fn intent(&mut self) -> Result<Intent, SettingsError> {
         Ok(Intent {
-            outbound_port: self.value("envoy-port", 15001, port)?,
-            inbound_port: self.value("inbound-capture-port", 15006, port)?,
-            tunnel_port: self.value("inbound-tunnel-port", 15008, port)?,
-            proxy_uids: self.values("proxy-uid", Owner::from_str)?,
-            proxy_gids: self.values("proxy-gid", Owner::from_str)?,
+            outbound_port: self.value(Name::EnvoyPort, 15001, port)?,
+            inbound_port: self.value(Name::InboundCapturePort, 15006, port)?,
+            tunnel_port: self.value(Name::InboundTunnelPort, 15008, port)?,
+            proxy_uids: self.values(Name::ProxyUid, Owner::from_str)?,
+            proxy_gids: self.values(Name::ProxyGid, Owner::from_str)?,
             mode: self.mode()?,
             inbound: self.inbound()?,
-            excluded_interfaces: self.values("istio-exclude-interfaces", Interface::from_str)?,
-            virtual_interfaces: self.values("kube-virt-interfaces", Interface::from_str)?,
+            excluded_interfaces: self.values(Name::IstioExcludeInterfaces, Interface::from_str)?,
+            virtual_interfaces: self.values(Name::KubeVirtInterfaces, Interface::from_str)?,
             destinations: self.destinations()?,
             excluded_destinations: self.excluded_destinations()?,
-            outbound_ports: self.values("istio-outbound-ports", Ports::from_str)?,
-            excluded_outbound_ports: self.values("istio-local-outbound-ports-exclude", Ports::from_str)?,
-            mark: self.value("istio-inbound-tproxy-mark", 1337, |text| {
+            outbound_ports: self.values(Name::IstioOutboundPorts, Ports::from_str)?,
+            excluded_outbound_ports: self.values(Name::IstioLocalOutboundPortsExclude, Ports::from_str)?,
+            mark: self.value(Name::IstioInboundTproxyMark, 1337, |text| {
                 number(text, 1, u32::MAX)
             })?,
             route_table: self.route_table()?,
             dns: Dns::Off,
-            drop_invalid: self.switch("drop-invalid")?,
+            drop_invalid: self.switch(Name::DropInvalid)?,
             groups: self.groups()?,
             loopback_v4: self.loopback()?,
             ipv6: false,
@@ -88,13 +90,13 @@ impl Reader<'_> {
     }
 
     /// A value that is there and not empty.
-    fn text(&self, option: &'static str) -> Option<Given> {
+    fn text(&self, option: Name) -> Option<Given> {
         self.sources.get(option).filter(|given| !given.value.is_empty())
     }
 
     fn value<T>(
         &self,
-        option: &'static str,
+        option: Name,
         default: T,
         parse: impl Fn(&str) -> Result<T, ValueError>,
     ) -> Result<T, SettingsError> {
@@ -104,11 +106,11 @@ impl Reader<'_> {
         }
     }
 
-    fn switch(&self, option: &'static str) -> Result<bool, SettingsError> {
+    fn switch(&self, option: Name) -> Result<bool, SettingsError> {
         self.switch_or(option, false)
     }
 
-    fn switch_or(&self, option: &'static str, default: bool) -> Result<bool, SettingsError> {
+    fn switch_or(&self, option: Name, default: bool) -> Result<bool, SettingsError> {
         match self.sources.get(option) {
             None => Ok(default),
             Some(given) => boolean(&given.value).map_err(|error| SettingsError::Value { given, error }),
@@ -117,7 +119,7 @@ impl Reader<'_> {
 
     fn values<T>(
         &mut self,
-        option: &'static str,
+        option: Name,
         parse: impl Fn(&str) -> Result<T, ValueError>,
     ) -> Result<Vec<T>, SettingsError> {
         match self.sources.get(option) {
@@ -154,7 +156,7 @@ impl Reader<'_> {
     // differs from istio: any other word means REDIRECT there, so that a typing error silently changes the
     // mode. NONE is kept, because it is a valid value of the annotation that templates pass on.
     fn mode(&mut self) -> Result<Mode, SettingsError> {
-        let Some(given) = self.text("istio-inbound-interception-mode") else {
+        let Some(given) = self.text(Name::IstioInboundInterceptionMode) else {
             return Ok(Mode::Redirect);
         };
         match given.value.as_str() {
@@ -174,8 +176,8 @@ impl Reader<'_> {
     }
 
     fn inbound(&mut self) -> Result<Inbound, SettingsError> {
-        let excluded = self.values("istio-local-exclude-ports", Ports::from_str)?;
-        let Some(given) = self.text("istio-inbound-ports") else {
+        let excluded = self.values(Name::IstioLocalExcludePorts, Ports::from_str)?;
+        let Some(given) = self.text(Name::IstioInboundPorts) else {
             return Ok(Inbound::Nothing);
         };
         if given.value == "*" {
@@ -187,29 +189,29 @@ impl Reader<'_> {
     }
 
     fn destinations(&mut self) -> Result<Destinations, SettingsError> {
-        match self.text("istio-service-cidr") {
+        match self.text(Name::IstioServiceCidr) {
             Some(given) if given.value == "*" => Ok(Destinations::All),
-            Some(given) => Ok(Destinations::Ranges(self.list(&given, Cidr::from_str)?)),
+            Some(given) => Ok(Destinations::Ranges(self.list(&given, cidr)?)),
             None => Ok(Destinations::Ranges(Vec::new())),
         }
     }
 
     fn excluded_destinations(&mut self) -> Result<Vec<Cidr>, SettingsError> {
-        match self.text("istio-service-exclude-cidr") {
+        match self.text(Name::IstioServiceExcludeCidr) {
             Some(given) if given.value.split(',').any(|item| item.trim_matches(' ') == "*") => {
                 Err(SettingsError::ExcludeAll { given })
             }
-            Some(given) => self.list(&given, Cidr::from_str),
+            Some(given) => self.list(&given, cidr),
             None => Ok(Vec::new()),
         }
     }
 
     // The tables from 253 on are the kernel's own: a default route to `lo` in one of them would cut the pod off.
     fn route_table(&self) -> Result<u32, SettingsError> {
-        let table = self.value("istio-inbound-tproxy-route-table", 133, |text| {
+        let table = self.value(Name::IstioInboundTproxyRouteTable, 133, |text| {
             number(text, 1, u32::MAX)
         })?;
-        match self.text("istio-inbound-tproxy-route-table") {
+        match self.text(Name::IstioInboundTproxyRouteTable) {
             Some(given) if (253..=255).contains(&table) => Err(SettingsError::Conflict {
                 given,
                 problem: "tables 253 to 255 (default, main, local) belong to the kernel",
@@ -219,8 +221,8 @@ impl Reader<'_> {
     }
 
     fn groups(&mut self) -> Result<Groups, SettingsError> {
-        let include = self.sources.variable("ISTIO_OUTBOUND_OWNER_GROUPS");
-        let exclude = self.sources.variable("ISTIO_OUTBOUND_OWNER_GROUPS_EXCLUDE");
+        let include = self.sources.variable(Name::OwnerGroups);
+        let exclude = self.sources.variable(Name::OwnerGroupsExclude);
         let excluded = self.list(&exclude, Owner::from_str)?;
         if include.value == "*" {
             return Ok(Groups::AllExcept(excluded));
@@ -241,12 +243,12 @@ impl Reader<'_> {
     }
 
     fn loopback(&self) -> Result<Cidr, SettingsError> {
-        let given = self.sources.variable("ISTIO_OUTBOUND_IPV4_LOOPBACK_CIDR");
-        let range = match Cidr::from_str(&given.value) {
+        let given = self.sources.variable(Name::LoopbackCidr);
+        let range = match cidr(&given.value) {
             Ok(range) => range,
             Err(error) => return Err(SettingsError::Value { given, error }),
         };
-        if range.is_ipv4() && range.address.is_loopback() && range.length >= 8 {
+        if range.is_ipv4() && range.address().is_loopback() && range.prefix() >= 8 {
             Ok(range)
         } else {
             Err(SettingsError::Loopback { given })
@@ -254,8 +256,8 @@ impl Reader<'_> {
     }
 
     fn backend(&self) -> Result<Option<Backend>, SettingsError> {
-        let native = self.switch("native-nftables")?;
-        let forced = match self.text("force-iptables-binary") {
+        let native = self.switch(Name::NativeNftables)?;
+        let forced = match self.text(Name::ForceIptablesBinary) {
             None => None,
             Some(given) => match given.value.as_str() {
                 "legacy" => Some((Backend::IptablesLegacy, given)),
@@ -268,7 +270,7 @@ impl Reader<'_> {
                 }
             },
         };
-        let named = match self.text("backend") {
+        let named = match self.text(Name::Backend) {
             None => None,
             Some(given) => match given.value.as_str() {
                 "nftables" => Some((Backend::Nftables, given)),
@@ -299,7 +301,7 @@ impl Reader<'_> {
     }
 
     fn state(&self) -> Result<InitialState, SettingsError> {
-        let Some(given) = self.text("state") else {
+        let Some(given) = self.text(Name::State) else {
             return Ok(InitialState::Keep);
         };
         let Ok(state) = given.value.parse::<crate::switch::State>() else {
@@ -312,7 +314,7 @@ impl Reader<'_> {
     }
 
     fn host_ipv6(&self) -> Result<Option<bool>, SettingsError> {
-        let Some(given) = self.text("host-ipv6") else {
+        let Some(given) = self.text(Name::HostIpv6) else {
             return Ok(None);
         };
         match given.value.as_str() {
@@ -324,4 +326,8 @@ impl Reader<'_> {
             }),
         }
     }
+}
+
+fn cidr(text: &str) -> Result<Cidr, ValueError> {
+    Ok(Cidr::from_str(text)?)
 }

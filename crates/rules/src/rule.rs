@@ -282,6 +282,6 @@ impl Rule {
 
 impl fmt::Display for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        crate::render::iptables::rule(self, f)
+        crate::render::rule(self, f)
     }
 }

@@ -227,6 +227,9 @@ fn names_are_in_the_table_once() {
 proptest! {
     #[test]
     fn nothing_panics(args in prop::collection::vec("(-[a-z]|--[a-z-]{1,12}|[0-9a-f:./,*=-]{0,12}|.{0,8})", 0..8)) {
-        crate::fuzz::options(args.join("\0").as_bytes());
+        let Ok(given) = parse_argv(&args) else { return Ok(()) };
+        let Ok(settings) = Settings::read(&given, &Environment::new()) else { return Ok(()) };
+        let (intent, _) = settings.intent(&HostFacts { ipv6: true, ..HostFacts::default() });
+        crate::plan(&intent);
     }
 }

@@ -52,10 +52,7 @@ fn ranges_of_addresses_are_strict() {
         "*",
         "fe80::1%eth0/64",
     ] {
-        assert!(
-            matches!(bad.parse::<Cidr>(), Err(ValueError::Cidr { .. })),
-            "{bad:?}"
-        );
+        assert!(bad.parse::<Cidr>().is_err(), "{bad:?}");
     }
     let error = "10.0.0.1".parse::<Cidr>().unwrap_err();
     assert!(error.to_string().contains("10.0.0.1/32"), "{error}");

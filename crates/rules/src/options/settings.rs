@@ -57,6 +57,20 @@ pub enum SettingsError {
     },
 }
 
+impl SettingsError {
+    /// The value that cannot be used.
+    pub const fn given(&self) -> &Given {
+        match self {
+            Self::Value { given, .. }
+            | Self::Choice { given, .. }
+            | Self::ExcludeAll { given }
+            | Self::TooManyGroups { given, .. }
+            | Self::Loopback { given }
+            | Self::Conflict { given, .. } => given,
+        }
+    }
+}
+
 /// Which back end carries the rules out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Backend {

@@ -11,10 +11,10 @@ mod reader;
 mod settings;
 mod table;
 
-pub use argv::{ArgvError, parse_argv};
+pub use argv::{ArgvError, parse_argv, set_argument};
 pub use read::{Environment, Given, Origin};
 pub use settings::{Backend, Facts, HostFacts, InitialState, Settings, SettingsError};
-pub use table::{ENVIRONMENT_ONLY, EnvironmentOnly, Kind, OPTIONS, Spec, find};
+pub use table::{Kind, Name, OPTIONS, Spec, find};
 
 #[cfg(test)]
 mod tests;

@@ -1,4 +1,0 @@
-//! Plans as text.
-
-pub mod iptables;
-pub mod nft;
