@@ -43,8 +43,15 @@ pub enum Destination {
 
 impl Default for Mesh {
     fn default() -> Self {
+        Self::new(tables::USUAL_ROOT)
+    }
+}
+
+impl Mesh {
+    /// A mesh with this root namespace, of which nothing is known yet.
+    pub fn new(root_namespace: &str) -> Self {
         Self {
-            tables: RwLock::default(),
+            tables: RwLock::new(Tables::new(root_namespace)),
             changes: watch::channel(0).0,
             changed_at: Mutex::default(),
         }

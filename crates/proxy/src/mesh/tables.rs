@@ -22,8 +22,10 @@ struct Known {
 
 type Ports = BTreeMap<u16, Arc<[Endpoint]>>;
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Tables {
+    /// Policies of this namespace may be for all workloads.
+    root_namespace: String,
     workloads: HashMap<String, Known>,
     pub(super) services: HashMap<String, Arc<Service>>,
     by_address: HashMap<IpAddr, String>,
@@ -64,7 +66,7 @@ enum Reach {
 
 impl Reach {
     /// The scope decides, if it can be read. Otherwise the namespace does, which the name of the resource begins with.
-    fn of(name: &str, message: Option<&Authorization>) -> Self {
+    fn of(name: &str, message: Option<&Authorization>, root_namespace: &str) -> Self {
         let scope = message.and_then(|message| ProtoScope::try_from(message.scope).ok());
         let namespace = message
             .map(|message| message.namespace.as_str())
@@ -74,8 +76,10 @@ impl Reach {
         match (scope, namespace) {
             (Some(ProtoScope::WorkloadSelector), _) => Self::Named,
             (Some(ProtoScope::Namespace), Some(namespace)) => Self::Namespace(namespace.to_owned()),
-            // Without a scope it may be global where its namespace is the root namespace.
-            (None, Some(namespace)) if namespace != ROOT_NAMESPACE => Self::Namespace(namespace.to_owned()),
+            // Without a scope it may be global where its namespace may be the root namespace.
+            (None, Some(namespace)) if ![root_namespace, USUAL_ROOT].contains(&namespace) => {
+                Self::Namespace(namespace.to_owned())
+            }
             _ => Self::Everything,
         }
     }
@@ -91,10 +95,28 @@ impl Reach {
     }
 }
 
-/// istio: the root namespace unless another is configured, which proxies are not told.
-const ROOT_NAMESPACE: &str = "istio-system";
+// istio: the root namespace unless another is configured. It counts in any case: where the sidecar took the control
+// plane's namespace for the root namespace, that may be a guess.
+pub(super) const USUAL_ROOT: &str = "istio-system";
 
 impl Tables {
+    pub(super) fn new(root_namespace: &str) -> Self {
+        Self {
+            root_namespace: root_namespace.to_owned(),
+            workloads: HashMap::new(),
+            services: HashMap::new(),
+            by_address: HashMap::new(),
+            by_service_address: HashMap::new(),
+            by_hostname: HashMap::new(),
+            members: HashMap::new(),
+            endpoints: HashMap::new(),
+            stale: BTreeSet::new(),
+            policies: BTreeMap::new(),
+            broken: BTreeMap::new(),
+            strict_by: HashMap::new(),
+        }
+    }
+
     pub(super) fn address(&mut self, name: &str, bytes: &[u8]) -> Result<(), ReadError> {
         let message = Address::decode(bytes).map_err(|_| ReadError::Decode)?;
         match message.r#type.ok_or(ReadError::Empty)? {
@@ -233,7 +255,7 @@ impl Tables {
 
     pub(super) fn policy(&mut self, name: &str, bytes: &[u8]) -> Result<(), ReadError> {
         let message = Authorization::decode(bytes).ok();
-        let reach = Reach::of(name, message.as_ref());
+        let reach = Reach::of(name, message.as_ref(), &self.root_namespace);
         let read = message
             .ok_or(ReadError::Decode)
             .and_then(|message| Ok(Policy::new(message)?));
