@@ -363,7 +363,7 @@ fn check_names_the_field_and_line_of_a_policy_that_is_not_enforced_as_written() 
             .unwrap();
         (
             output.status.code(),
-            String::from_utf8_lossy(&output.stderr).into_owned(),
+            String::from_utf8_lossy(&output.stdout).into_owned(),
         )
     };
     let (code, said) = checked("from: [{source: {principal: [cluster.local/ns/shop/sa/web]}}]");

@@ -24,7 +24,7 @@ mod stop;
 
 pub use apply::{ApplyError, apply};
 pub use fixes::{Change, Fix, Place};
-pub use pages::{Rule, rule, rules};
+pub use pages::{Rule, rule, rules, rules_about_policies};
 pub use repair::{Applied, Fixed, fix};
 
 /// How bad it is.

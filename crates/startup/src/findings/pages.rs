@@ -41,6 +41,13 @@ pub fn rules() -> impl Iterator<Item = &'static Rule> {
     PAGES.iter().chain(&pages_more::PAGES)
 }
 
+/// The rules about policies, which are no findings of [`check`](super::check): not understood, and not enforced as
+/// written.
+pub fn rules_about_policies() -> [&'static Rule; 2] {
+    let [.., not_understood, not_enforced] = &pages_more::PAGES;
+    [not_understood, not_enforced]
+}
+
 /// The rule of a code, in any case.
 pub fn rule(code: &str) -> Option<&'static Rule> {
     rules().find(|r| r.code.eq_ignore_ascii_case(code))
