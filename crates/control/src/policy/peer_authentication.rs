@@ -241,7 +241,7 @@ impl PeerAuthentication {
         }]))
     }
 
-    /// What proxies are told of it: the policy of workloads whose ports differ, or, where that is the same for all
+    /// What proxies are sent of it: the policy of workloads whose ports differ, or, where that is the same for all
     /// workloads, what is not enforced as written. The latter is for explanations; it has no rules, and no workload
     /// names it.
     pub fn document(&self, inherited: Mode) -> Option<Policy> {
