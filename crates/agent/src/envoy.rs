@@ -139,7 +139,7 @@ async fn live(settings: &Settings, envoy: &EnvoySettings, log: &Log) -> Result<u
     let switch = StopSwitch::default();
     listen_for_signals(&switch).map_err(RunError::Signals)?;
     let children = Children::adopt().map_err(RunError::Signals)?;
-    let sidecar = Sidecar::new(Readiness::default(), log.clone());
+    let sidecar = Sidecar::new(Readiness::default(), log.clone(), settings);
     let early = answer(settings, &sidecar.desk(settings, &switch))?;
     let discovery = membership(settings, &settings.discovery)?;
     let (secrets, health) = (Secrets::default(), tokio::sync::watch::Sender::new(None));

@@ -117,6 +117,8 @@ pub struct Settings {
     pub stop: Knobs,
     /// The pod's namespace.
     pub namespace: String,
+    /// The namespace whose policies may be for all workloads.
+    pub root_namespace: String,
     /// The domain of the cluster.
     pub cluster_domain: String,
     /// A process whose end is ours too.
@@ -190,6 +192,7 @@ impl Settings {
             profiling: inputs.flags.get("profiling") == Some("true"),
             stop: stop(env, &config)?,
             namespace: env.required("POD_NAMESPACE")?.to_owned(),
+            root_namespace: upstream::root_namespace(&config)?,
             cluster_domain: cluster_domain(inputs),
             watched: env.text("REMORA_EXIT_WITH_PROCESS").map(str::to_owned),
             probes: env

@@ -117,7 +117,7 @@ async fn live(settings: &Settings, log: &Log) -> Result<(), RunError> {
     let open = Sockets::open(settings)?;
     let readiness = Readiness::default();
     readiness.reach(Stage::Sockets);
-    let sidecar = Sidecar::new(readiness, log.clone());
+    let sidecar = Sidecar::new(readiness, log.clone(), settings);
     let proxy = open.answer(&sidecar.desk(settings, &switch));
     let names = sidecar.names(settings, &proxy.dns)?;
     if let Some(name) = settings.watched.clone() {
@@ -187,11 +187,11 @@ pub(crate) struct Sidecar {
 }
 
 impl Sidecar {
-    pub(crate) fn new(readiness: Readiness, log: Log) -> Self {
+    pub(crate) fn new(readiness: Readiness, log: Log, settings: &Settings) -> Self {
         Self {
             readiness,
             log,
-            mesh: Arc::default(),
+            mesh: Arc::new(Mesh::new(&settings.root_namespace)),
             metrics: Arc::default(),
             proxy_metrics: Arc::default(),
         }

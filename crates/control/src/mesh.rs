@@ -5,7 +5,7 @@ mod service;
 mod workload;
 
 pub(crate) use policy::is_range;
-pub use policy::{Action, Match, Policy, Rule, Scope};
+pub use policy::{Action, Match, Policy, Rule, Scope, Translation};
 pub use remora_xds::server::Snapshots;
 pub use service::{Affinity, Distribution, InternalPolicy, Protocol, Service, ServicePort, Visibility};
 pub use workload::{Tunnel, Workload};
@@ -168,7 +168,8 @@ pub fn amend(
             (Ok(resource), Name::Address(name)) => addresses.exchange(name, resource),
             (Ok(resource), Name::Policy(name)) => policies.exchange(name, resource),
             (Err(error), _) => {
-                if let (Name::Policy(name), Some(stand_in)) = (&name, document.as_ref().and_then(stand_in)) {
+                let stand_in = document.as_ref().and_then(|document| stand_in(document, &error));
+                if let (Name::Policy(name), Some(stand_in)) = (&name, stand_in) {
                     policies.exchange(name, stand_in.resource(trust_domain).ok());
                 }
                 refused.push((name, error));
@@ -180,9 +181,9 @@ pub fn amend(
 }
 
 /// A policy that is not served leaves workloads open, or lets them wait for it.
-fn stand_in(document: &Document) -> Option<Document> {
+fn stand_in(document: &Document, error: &MeshError) -> Option<Document> {
     match document {
-        Document::Policy(policy) => Some(Document::Policy(policy.stand_in())),
+        Document::Policy(policy) => Some(Document::Policy(policy.stand_in(error))),
         Document::Workload(_) | Document::Service(_) => None,
     }
 }

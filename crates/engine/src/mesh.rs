@@ -155,6 +155,7 @@ fn add_policies(documents: &mut Vec<Document>, peers: &[Peer<'_>], policies: &[V
                 });
                 for workload in workloads.filter(same) {
                     workload.policies.clone_from(&named.policies);
+                    workload.strict_by.clone_from(&named.strict_by);
                 }
             }
             _ => {}

@@ -6,6 +6,7 @@
 use crate::admit::{self, Arrival, Entry, Inbound};
 use crate::balance::Standing;
 use crate::mesh::{AppProtocol, Mesh, Service, Tunnel, Workload};
+use crate::policy::{Ground, Part};
 use crate::route::{self, Ask, Hop, NoRoute, Transport};
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -19,6 +20,8 @@ pub struct Decision {
     pub outbound: Outbound,
     /// At its arrival; nothing if it arrives at nobody of the mesh, or if what is decided there is not known here.
     pub inbound: Option<Inbound>,
+    /// The policies that the arrival rests on, with what is not enforced as their authors wrote it.
+    pub grounds: Vec<Ground>,
     /// The arrival is in another namespace, whose policies this proxy may not have been told.
     pub elsewhere: bool,
 }
@@ -69,9 +72,14 @@ impl Decision {
         let untold = elsewhere && there.is_some_and(|there| mesh.missing_policy(there).is_some());
         let arrival = hop.filter(|_| !untold).and_then(|hop| arrival(&outbound, hop));
         let inbound = arrival.map(|arrival| admit::inbound(mesh, arrival));
+        let judged = inbound
+            .as_ref()
+            .and_then(|inbound| Some((inbound.arrival.destination.ip(), inbound.judgement.as_ref()?)));
+        let grounds = judged.map(|(address, judgement)| mesh.grounds(address, judgement));
         Self {
             outbound,
             inbound,
+            grounds: grounds.unwrap_or_default(),
             elsewhere,
         }
     }
@@ -168,6 +176,15 @@ impl fmt::Display for Decision {
         {
             writeln!(f, "decided by {rule}")?;
         }
+        for ground in &self.grounds {
+            // The line above names the one that decided.
+            if !matches!(ground.part, Part::Decided(_)) {
+                writeln!(f, "{ground}")?;
+            }
+            for part in &ground.not_enforced {
+                writeln!(f, "  not enforced as written: {}", Plain(part))?;
+            }
+        }
         match &inbound.refused {
             Some(why) => writeln!(f, "refused: {why}"),
             None => writeln!(f, "allowed"),
@@ -181,6 +198,21 @@ impl fmt::Display for Decision {
             Some(crate::policy::Verdict::Deny(why)) => writeln!(f, "on trial: would be refused, {why}"),
             None => Ok(()),
         }
+    }
+}
+
+/// Text of a policy's author, without anything that a terminal would obey.
+struct Plain<'a>(&'a str);
+
+impl fmt::Display for Plain<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        use std::fmt::Write as _;
+        let obeyed = |c: char| {
+            c.is_control()
+                || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+        };
+        let mut letters = self.0.chars();
+        letters.try_for_each(|c| f.write_char(if obeyed(c) { '\u{fffd}' } else { c }))
     }
 }
 

@@ -13,7 +13,7 @@ use tables::Tables;
 
 use crate::balance::Endpoint;
 use crate::dns::names::Directory;
-use crate::policy::{Connection, Judgement, Policy, Verdict};
+use crate::policy::{Connection, Ground, Judgement, Policy, Verdict};
 use remora_xds::delta::{Change, Encoded, Received};
 use remora_xds::server::Snapshots;
 use remora_xds::types::{ADDRESS, AUTHORIZATION};
@@ -43,8 +43,15 @@ pub enum Destination {
 
 impl Default for Mesh {
     fn default() -> Self {
+        Self::new(tables::USUAL_ROOT)
+    }
+}
+
+impl Mesh {
+    /// A mesh with this root namespace, of which nothing is known yet.
+    pub fn new(root_namespace: &str) -> Self {
         Self {
-            tables: RwLock::default(),
+            tables: RwLock::new(Tables::new(root_namespace)),
             changes: watch::channel(0).0,
             changed_at: Mutex::default(),
         }
@@ -177,6 +184,11 @@ impl Mesh {
     /// Whether a connection to a workload may be, and because of what.
     pub fn judge(&self, connection: &Connection) -> Judgement {
         self.read(|tables| tables.judge(connection))
+    }
+
+    /// The policies that a judgement of a connection to this address rests on.
+    pub fn grounds(&self, destination: IpAddr, judgement: &Judgement) -> Vec<Ground> {
+        self.read(|tables| tables.grounds(destination, judgement))
     }
 
     /// Whether a connection to a workload may be.

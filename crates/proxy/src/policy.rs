@@ -55,13 +55,55 @@ pub struct Judgement {
 pub struct Rule {
     /// `NAMESPACE/NAME` of the policy.
     pub policy: String,
-    /// From 1, in the order of the policy.
-    pub number: usize,
+    /// From 1, in the order of the author's policy; nothing where the rule stands in for what is not understood.
+    pub number: Option<usize>,
 }
 
 impl fmt::Display for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} rule {}", self.policy, self.number)
+        match self.number {
+            Some(number) => write!(f, "{} rule {number}", self.policy),
+            None => f.write_str(&self.policy),
+        }
+    }
+}
+
+/// A policy that a judgement rests on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ground {
+    /// `NAMESPACE/NAME` of the policy.
+    pub policy: String,
+    /// Whether a match denies.
+    pub denies: bool,
+    /// How it took part.
+    pub part: Part,
+    /// Field, fault and consequence of what is not enforced as the author wrote it, if the control plane says so.
+    pub not_enforced: Vec<String>,
+}
+
+/// How a policy took part in a judgement.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part {
+    /// It decided: by this rule of the author, or as a whole.
+    Decided(Option<usize>),
+    /// None of its rules matches. So many there are.
+    NoMatch(usize),
+    /// It is the `PeerAuthentication` that the deciding policy was made of.
+    Origin,
+}
+
+impl fmt::Display for Ground {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let action = if self.denies { "DENY" } else { "ALLOW" };
+        let Self { policy, .. } = self;
+        match self.part {
+            Part::Decided(Some(number)) => write!(f, "{action} policy {policy}: rule {number} matches"),
+            Part::Decided(None) => write!(f, "{action} policy {policy} matches"),
+            Part::NoMatch(0) => write!(f, "{action} policy {policy}: it has no rule that can match"),
+            Part::NoMatch(1) => write!(f, "{action} policy {policy}: its rule does not match"),
+            Part::NoMatch(rules) => write!(f, "{action} policy {policy}: none of its {rules} rules matches"),
+            Part::Origin => write!(f, "PeerAuthentication {policy}: mutual TLS is required"),
+        }
     }
 }
 
@@ -88,6 +130,7 @@ pub struct Policy {
     deny: bool,
     dry_run: bool,
     rules: Vec<proto::Rule>,
+    translation: proto::Translation,
 }
 
 /// A policy that is not understood, and so cannot be kept.
@@ -135,6 +178,7 @@ impl Policy {
             deny,
             dry_run: message.dry_run,
             rules: message.rules,
+            translation: message.translation.unwrap_or_default(),
         })
     }
 
@@ -157,8 +201,41 @@ impl Policy {
             .position(|rule| rule.clauses.iter().all(clause))?;
         Some(Rule {
             policy: self.key.clone(),
-            number: found + 1,
+            number: self.number(found),
         })
+    }
+
+    /// The number of a rule in the author's policy.
+    fn number(&self, index: usize) -> Option<usize> {
+        if self.translation.synthetic_rules {
+            return None;
+        }
+        // In order, so each one moves those behind it.
+        let mut number = index;
+        for left_out in &self.translation.left_out_rules {
+            let before = usize::try_from(*left_out).is_ok_and(|left_out| left_out <= number);
+            number += usize::from(before);
+        }
+        Some(number + 1)
+    }
+
+    /// What is not enforced as the author wrote it: field, fault and consequence of each part.
+    pub fn not_enforced(&self) -> &[String] {
+        &self.translation.not_enforced
+    }
+
+    /// The `PeerAuthentication` it was made of, `NAMESPACE/NAME`; empty for other policies.
+    pub fn peer_authentication(&self) -> &str {
+        &self.translation.peer_authentication
+    }
+
+    fn ground(&self, part: Part) -> Ground {
+        Ground {
+            policy: self.key.clone(),
+            denies: self.deny,
+            part,
+            not_enforced: self.not_enforced().to_vec(),
+        }
     }
 
     /// Whether a match denies.
@@ -190,6 +267,24 @@ pub fn judge<'a>(policies: impl Iterator<Item = &'a Policy> + Clone, connection:
         .then(|| weigh(policies, connection).0)
         .filter(|other| *other != verdict);
     Judgement { verdict, by, dry_run }
+}
+
+/// The policies that a judgement rests on: the one that decided, or those of which none allows.
+pub fn grounds<'a>(policies: impl Iterator<Item = &'a Policy>, judgement: &Judgement) -> Vec<Ground> {
+    let in_force = policies.filter(|policy| !policy.dry_run);
+    match (&judgement.by, &judgement.verdict) {
+        (Some(rule), _) => {
+            let decided = in_force.filter(|policy| policy.key == rule.policy);
+            let part = Part::Decided(rule.number);
+            decided.map(|policy| policy.ground(part)).collect()
+        }
+        (None, Verdict::Deny(_)) => {
+            let allowing = in_force.filter(|policy| !policy.deny);
+            let ground = |policy: &Policy| policy.ground(Part::NoMatch(policy.rules.len()));
+            allowing.map(ground).collect()
+        }
+        (None, Verdict::Allow) => Vec::new(),
+    }
 }
 
 fn weigh<'a>(

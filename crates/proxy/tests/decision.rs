@@ -408,3 +408,108 @@ fn a_tunnel_may_name_addresses_of_the_pod_and_its_services() {
         assert_eq!(refused.status().as_u16(), 400, "{authority}");
     }
 }
+
+/// A policy as its author wrote it, translated by the control plane.
+fn authored(spec: &str) -> String {
+    format!(
+        "---\napiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {{name: p, namespace: shop}}\n\
+         spec: {{{spec}}}\n"
+    )
+}
+
+/// What is said about the arrival, from the caller's address on.
+fn arrival(decision: &Decision) -> String {
+    let said = decision.to_string();
+    let lines = said.lines().skip_while(|line| !line.starts_with("arrives at "));
+    lines.skip(1).collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn a_policy_that_is_not_enforced_as_written_says_where_and_what_follows() {
+    const TYPO: &str = "{from: [{source: {principal: [cluster.local/ns/shop/sa/web]}}]}";
+    const REASON: &str = "  not enforced as written: spec.rules[0].from[0].source.principal: unknown field; the rule allows nothing";
+    let rows = [
+        (
+            format!("rules: [{TYPO}]"),
+            format!("ALLOW policy shop/p: it has no rule that can match\n{REASON}\nrefused: no policy allows it"),
+        ),
+        (
+            format!("rules: [{TYPO}, {{to: [{{operation: {{ports: ['9']}}}}]}}]"),
+            format!("ALLOW policy shop/p: its rule does not match\n{REASON}\nrefused: no policy allows it"),
+        ),
+        // The rule that is left out counts: the number is that of the author.
+        (
+            format!("rules: [{TYPO}, {{to: [{{operation: {{ports: ['9']}}}}]}}, {{from: [{{source: {{namespaces: [shop]}}}}]}}]"),
+            format!("decided by shop/p rule 3\n{REASON}\nallowed"),
+        ),
+        (
+            "action: DENY, rules: [{to: [{operation: {paths: [/admin]}}]}]".to_owned(),
+            "decided by shop/p rule 1\n  not enforced as written: spec.rules[0].to[0].operation.paths: an attribute of \
+             HTTP requests, which is not enforced at L4; the rule denies without this condition\nrefused: denied by shop/p"
+                .to_owned(),
+        ),
+        // No rule of the author decides.
+        (
+            "action: DANY, rules: [{}]".to_owned(),
+            "decided by shop/p\n  not enforced as written: spec.action: \"DANY\" is not ALLOW, DENY, CUSTOM or AUDIT; \
+             every connection is denied\nrefused: denied by shop/p"
+                .to_owned(),
+        ),
+        (
+            "action: DENY, rules: [{}]".to_owned(),
+            "decided by shop/p rule 1\nrefused: denied by shop/p".to_owned(),
+        ),
+        (
+            "rules: [{to: [{operation: {ports: ['9']}}]}, {to: [{operation: {ports: ['8']}}]}]".to_owned(),
+            "ALLOW policy shop/p: none of its 2 rules matches\nrefused: no policy allows it".to_owned(),
+        ),
+    ];
+    for (spec, expected) in rows {
+        let decision = decide(&mesh(&format!("{MESH}{}", authored(&spec))), "10.0.0.2:8080");
+        assert_eq!(arrival(&decision), expected, "{spec}");
+    }
+}
+
+#[test]
+fn all_policies_are_named_where_none_allows() {
+    let other = "---\nkind: Policy\nname: other\nnamespace: shop\n";
+    let text = format!(
+        "{MESH}{other}{}",
+        authored("rules: [{to: [{operation: {ports: ['9']}}]}]")
+    );
+    assert_eq!(
+        arrival(&decide(&mesh(&text), "10.0.0.2:8080")),
+        "ALLOW policy shop/other: it has no rule that can match\nALLOW policy shop/p: its rule does not match\n\
+         refused: no policy allows it"
+    );
+}
+
+#[test]
+fn mutual_tls_that_is_required_by_mistake_says_by_what() {
+    let peers = |mode: &str| {
+        format!(
+            "
+apiVersion: v1
+kind: Pod
+metadata: {{name: cart-0, namespace: shop, labels: {{app: cart}}}}
+status: {{phase: Running, podIP: 10.0.0.2}}
+---
+apiVersion: security.istio.io/v1
+kind: PeerAuthentication
+metadata: {{name: peers, namespace: shop}}
+spec: {{selector: {{matchLabels: {{app: cart}}}}, mtls: {{mode: {mode}}}}}
+"
+        )
+    };
+    let strict = "decided by istio-system/istio_converted_static_strict\n";
+    let refused = "refused: denied by istio-system/istio_converted_static_strict";
+    assert_eq!(
+        arrival(&decide(&mesh(&peers("STRIKT")), "10.0.0.2:8080")),
+        format!(
+            "{strict}PeerAuthentication shop/peers: mutual TLS is required\n  not enforced as written: spec.mtls.mode: \
+             \"STRIKT\" is not UNSET, DISABLE, PERMISSIVE or STRICT; mutual TLS is required\n{refused}"
+        )
+    );
+    let written = decide(&mesh(&peers("STRICT")), "10.0.0.2:8080");
+    assert_eq!(arrival(&written), format!("{strict}{refused}"));
+}

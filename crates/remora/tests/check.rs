@@ -192,6 +192,12 @@ fn sarif_has_rules_and_places() {
     let scene = examples();
     let outcome = check(&scene, &["-f", ".", "--format", "sarif"]);
     let report = json(&outcome);
+    assert!(valid_results(&scene, &report).len() >= EXAMPLES.len());
+    assert_eq!(report["runs"][0]["invocations"][0]["executionSuccessful"], true);
+}
+
+/// Its results, each of which has a rule and a place with the line that is there.
+fn valid_results<'a>(scene: &Scene, report: &'a Value) -> &'a [Value] {
     assert_eq!(report["version"], "2.1.0");
     let run = &report["runs"][0];
     let rules = run["tool"]["driver"]["rules"].as_array().unwrap();
@@ -201,7 +207,6 @@ fn sarif_has_rules_and_places() {
         assert!(rule["help"]["markdown"].is_string() && rule["shortDescription"]["text"].is_string());
     }
     let results = run["results"].as_array().unwrap();
-    assert!(results.len() >= EXAMPLES.len());
     for result in results {
         let index = usize::try_from(result["ruleIndex"].as_u64().unwrap()).unwrap();
         assert_eq!(rules[index]["id"], result["ruleId"]);
@@ -214,7 +219,166 @@ fn sarif_has_rules_and_places() {
         assert_eq!(region["snippet"]["text"], text);
         assert!(region["startColumn"].as_u64() < region["endColumn"].as_u64());
     }
-    assert_eq!(run["invocations"][0]["executionSuccessful"], true);
+    results
+}
+
+/// A policy with a mistake and a limit of the proxy, one that is enforced as written, and one in a list.
+const POLICIES: &str = "\
+# who may call the web
+apiVersion: security.istio.io/v1
+kind: AuthorizationPolicy
+metadata: {name: web, namespace: shop}
+spec:
+  rules:
+  - from:
+    - source:
+        principal: [cluster.local/ns/shop/sa/web]
+  - to:
+    - operation:
+        methods: [GET]
+---
+apiVersion: security.istio.io/v1
+kind: PeerAuthentication
+metadata: {name: strict, namespace: shop}
+spec: {mtls: {mode: STRICT}}
+---
+apiVersion: v1
+kind: List
+items:
+- apiVersion: security.istio.io/v1
+  kind: PeerAuthentication
+  metadata: {name: lax, namespace: shop}
+  spec:
+    mtls:
+      mode: DISABLE
+";
+
+fn policies(format: &str, more: &[&str]) -> (Scene, Outcome) {
+    let scene = Scene::new(&[("policies.yaml", POLICIES)]);
+    let arguments = [&["-f", "policies.yaml", "--format", format], more].concat();
+    let outcome = check(&scene, &arguments);
+    (scene, outcome)
+}
+
+#[test]
+fn policies_are_told_like_pods() {
+    insta::assert_snapshot!(policies("text", &[]).1.shown());
+    let (_, outcome) = policies("json", &[]);
+    assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(1), ""));
+    let report = json(&outcome);
+    assert_eq!(report["pods"], serde_json::json!([]));
+    insta::assert_snapshot!("policies_as_json", format!("{:#}", report));
+}
+
+#[test]
+fn findings_about_policies_are_results_of_sarif() {
+    let (scene, outcome) = policies("sarif", &[]);
+    assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(1), ""));
+    let report = json(&outcome);
+    let told: Vec<_> = valid_results(&scene, &report)
+        .iter()
+        .map(|result| {
+            let place = &result["locations"][0];
+            (
+                result["ruleId"].as_str().unwrap(),
+                result["level"].as_str().unwrap(),
+                place["physicalLocation"]["region"]["startLine"].as_u64().unwrap(),
+                place["logicalLocations"][0]["fullyQualifiedName"]
+                    .as_str()
+                    .unwrap(),
+            )
+        })
+        .collect();
+    assert_eq!(
+        told,
+        [
+            ("RM025", "error", 9, "/spec/rules/0/from/0/source/principal"),
+            ("RM026", "warning", 12, "/spec/rules/1/to/0/operation/methods"),
+            ("RM026", "warning", 27, "/items/0/spec/mtls/mode"),
+        ]
+    );
+    let message = report["runs"][0]["results"][0]["message"]["text"]
+        .as_str()
+        .unwrap();
+    assert!(
+        message.starts_with(
+            "AuthorizationPolicy \"shop/web\": spec.rules[0].from[0].source.principal: unknown field"
+        ) && message.contains("\nFix: correct the name of the field"),
+        "{message}"
+    );
+    let mut prints: Vec<_> = report["runs"][0]["results"].as_array().unwrap().iter().collect();
+    prints.dedup_by_key(|result| result["partialFingerprints"].to_string());
+    assert_eq!(prints.len(), 3, "each has a fingerprint of its own");
+}
+
+#[test]
+fn a_page_has_a_section_for_policies() {
+    let (_, outcome) = policies("html", &[]);
+    assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(1), ""));
+    let page = &outcome.stdout;
+    let start = page.find("<section><h2>Policies</h2>").unwrap();
+    let section = &page[start..];
+    for part in [
+        "AuthorizationPolicy &quot;shop/web&quot;",
+        "policies.yaml:9:",
+        "error RM025: policy that is not understood",
+        "spec.rules[0].from[0].source.principal: unknown field",
+        "the rule allows nothing",
+        "correct the name of the field, or remove it",
+        "PeerAuthentication &quot;shop/strict&quot; <span class=\"ok\">",
+        "write PERMISSIVE",
+    ] {
+        assert!(section.contains(part), "{part}: {section}");
+    }
+    assert!(page.contains("3 policies checked: 1 error, 2 warnings"), "{page}");
+    // Pods alone need no such section, and hostile names stay text.
+    assert!(
+        !check(&examples(), &["-f", ".", "--format", "html"])
+            .stdout
+            .contains("<h2>Policies")
+    );
+    let hostile = POLICIES.replace("principal:", "'<script>\u{202e}':");
+    let scene = Scene::new(&[("p.yaml", &hostile)]);
+    for format in ["html", "text"] {
+        let told = check(&scene, &["-f", "p.yaml", "--format", format]).stdout;
+        assert!(!told.contains('\u{202e}'), "{told}");
+        assert!(format == "text" || !told.contains("<script"), "{told}");
+    }
+}
+
+/// Whatever the format, the severity decides about the exit code, and nothing is lost.
+#[test]
+fn policies_count_in_exit_codes() {
+    let warning = POLICIES.replace("principal:", "principals:");
+    let clean = warning
+        .replace("methods: [GET]", "ports: ['80']")
+        .replace("DISABLE", "STRICT");
+    for (text, expected) in [
+        (POLICIES, [1, 1, 0]),
+        (warning.as_str(), [0, 1, 0]),
+        (clean.as_str(), [0, 0, 0]),
+    ] {
+        let scene = Scene::new(&[("p.yaml", text)]);
+        for format in ["text", "json", "sarif", "html", "svg"] {
+            let codes = ["error", "warning", "never"].map(|from| {
+                let arguments = ["-f", "p.yaml", "--format", format, "--fail-on", from];
+                check(&scene, &arguments).code.unwrap()
+            });
+            assert_eq!(codes, expected, "{format}");
+        }
+    }
+    // There is nothing to draw and nothing to mend, so standard error has it.
+    for arguments in [["--format", "svg"].as_slice(), &["--fix"]] {
+        let scene = Scene::new(&[("p.yaml", POLICIES)]);
+        let outcome = check(&scene, &[&["-f", "p.yaml"], arguments].concat());
+        assert_eq!(outcome.code, Some(1), "{arguments:?}");
+        let told = ["p.yaml:9:", "RM025", "p.yaml:12:", "RM026", "p.yaml:27:"];
+        assert!(
+            told.iter().all(|part| outcome.stderr.contains(part)),
+            "{}",
+            outcome.stderr
+        );
+    }
 }
 
 /// Names, images and commands that want out of their quotes.

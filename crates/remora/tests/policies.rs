@@ -285,7 +285,64 @@ fn policies_admit_whom_they_are_meant_for_and_those_not_understood_admit_nobody(
         }
     }
     assert!(wrong.is_empty(), "{wrong}");
+    explained(&run);
     run.stop();
+}
+
+/// `remora why` names the policy, the rule, and what is not enforced as its author wrote it.
+fn explained(run: &Running) {
+    let why = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_remora"));
+        command
+            .args(["exec", "-n", "shop", "web", "-c", "istio-proxy", "--state-dir"])
+            .arg(run.state())
+            .args(["--", "remora", "why", "shop/web"])
+            .args(arguments);
+        let output = command.output().unwrap();
+        (
+            output.status.code(),
+            String::from_utf8_lossy(&output.stdout).into_owned(),
+        )
+    };
+    let reason = "spec.rules[0].from[0].source.principal: unknown field; the rule allows nothing";
+    for (server, expected) in [
+        (
+            "s13:80",
+            format!(
+                "ALLOW policy shop/s13: it has no rule that can match\n  not enforced as written: {reason}\n\
+                 refused: no policy allows it\n"
+            ),
+        ),
+        (
+            "s18:80",
+            "decided by shop/s18 rule 1\n  not enforced as written: spec.rules[0].to[0].operation.paths: an attribute \
+             of HTTP requests, which is not enforced at L4; the rule denies without this condition\n\
+             refused: denied by shop/s18\n"
+                .to_owned(),
+        ),
+        (
+            "s21:80",
+            "decided by istio-system/s21 rule 1\nrefused: denied by istio-system/s21\n".to_owned(),
+        ),
+        (
+            "s9:80",
+            "ALLOW policy shop/s9: its rule does not match\nrefused: no policy allows it\n".to_owned(),
+        ),
+    ] {
+        let (code, said) = why(&[server]);
+        assert!(code == Some(1) && said.ends_with(&expected), "{server}: {said}");
+    }
+    let (code, said) = why(&["s13:80", "--json"]);
+    assert_eq!(code, Some(1), "{said}");
+    let answer: serde_json::Value = serde_json::from_str(&said).unwrap();
+    let expected = serde_json::json!([{"policy": "shop/s13", "action": "ALLOW", "part": "no match", "rule": null,
+        "notEnforcedAsWritten": [reason]}]);
+    assert_eq!(answer["inbound"]["policies"], expected, "{said}");
+    assert_eq!(
+        why(&["s2:80"]).0,
+        Some(0),
+        "the policy that is enforced as written"
+    );
 }
 
 /// Findings about policies have a code, a line and the exit code of findings about pods.
@@ -306,7 +363,7 @@ fn check_names_the_field_and_line_of_a_policy_that_is_not_enforced_as_written() 
             .unwrap();
         (
             output.status.code(),
-            String::from_utf8_lossy(&output.stderr).into_owned(),
+            String::from_utf8_lossy(&output.stdout).into_owned(),
         )
     };
     let (code, said) = checked("from: [{source: {principal: [cluster.local/ns/shop/sa/web]}}]");

@@ -276,8 +276,10 @@ fn mesh_edges(items: &[Item], capture: Capture, proxy: ProxyPlace) -> Vec<Edge> 
             );
         }
     }
+    let places = places(items);
     for (index, item) in items.iter().enumerate() {
-        edges.extend(positions(items, &item.uses).map(|used| (used, index)));
+        let used = item.uses.iter().filter_map(|name| places.get(name.as_str()));
+        edges.extend(used.map(|used| (*used, index)));
     }
     edges
 }
@@ -289,23 +291,21 @@ fn declared_edges(
     problems: &mut Vec<Problem>,
 ) -> Vec<Edge> {
     let mut edges = declared_order(items, problems);
+    let with = |role: Role| -> Vec<usize> {
+        let numbered = items.iter().enumerate();
+        numbered.filter(|(_, i)| i.role == role).map(|(i, _)| i).collect()
+    };
+    let (captures, proxies) = (with(Role::Capture), with(Role::Proxy));
     for (index, item) in items.iter().enumerate() {
-        let is_role = |role: Role| {
-            items
-                .iter()
-                .enumerate()
-                .filter(move |(_, i)| i.role == role)
-                .map(|(i, _)| i)
-        };
         match (item.need, capture, proxy) {
             (Need::Direct, Capture::ByInit, _) if !item.exempt => {
-                edges.extend(is_role(Role::Capture).map(|capture| (index, capture)));
+                edges.extend(captures.iter().map(|capture| (index, *capture)));
             }
             (Need::Direct, Capture::ByProxy, _) if !item.exempt => {
-                edges.extend(is_role(Role::Proxy).map(|proxy| (index, proxy)));
+                edges.extend(proxies.iter().map(|proxy| (index, *proxy)));
             }
             (Need::Mesh, _, ProxyPlace::Native) => {
-                edges.extend(is_role(Role::Proxy).map(|proxy| (proxy, index)));
+                edges.extend(proxies.iter().map(|proxy| (*proxy, index)));
             }
             _ => {}
         }
@@ -315,10 +315,11 @@ fn declared_edges(
 
 fn declared_order(items: &[Item], problems: &mut Vec<Problem>) -> Vec<Edge> {
     let mut edges = Vec::new();
+    let places = places(items);
     for (index, item) in items.iter().enumerate() {
         for before in &item.start_after {
-            match items.iter().position(|other| other.name == *before) {
-                Some(position) if position != index => edges.push((position, index)),
+            match places.get(before.as_str()) {
+                Some(position) if *position != index => edges.push((*position, index)),
                 _ => problems.push(Problem::UnknownContainer {
                     name: item.name.clone(),
                     unknown: before.clone(),
@@ -329,10 +330,13 @@ fn declared_order(items: &[Item], problems: &mut Vec<Problem>) -> Vec<Edge> {
     edges
 }
 
-fn positions<'a>(items: &'a [Item], names: &'a [String]) -> impl Iterator<Item = usize> + 'a {
-    names
-        .iter()
-        .filter_map(|name| items.iter().position(|item| item.name == *name))
+/// Where each name stands; of several containers with one name, the first.
+fn places(items: &[Item]) -> BTreeMap<&str, usize> {
+    let mut places = BTreeMap::new();
+    for (index, item) in items.iter().enumerate() {
+        places.entry(item.name.as_str()).or_insert(index);
+    }
+    places
 }
 
 /// Emits the usual order, each item after what it waits for. `Err` is a cycle.
@@ -352,6 +356,7 @@ fn sort(usual: &[usize], edges: &[Edge], count: usize) -> Result<Vec<usize>, Vec
     }
     let mut walk = Walk {
         waits: &waits,
+        entered: BTreeSet::new(),
         done: BTreeSet::new(),
         open: Vec::new(),
         order: Vec::with_capacity(count),
@@ -362,32 +367,53 @@ fn sort(usual: &[usize], edges: &[Edge], count: usize) -> Result<Vec<usize>, Vec
     Ok(walk.order)
 }
 
+/// A depth-first walk. It keeps its own stack: a chain of constraints may be longer than the stack of a thread.
 struct Walk<'a> {
     waits: &'a BTreeMap<usize, Vec<usize>>,
+    entered: BTreeSet<usize>,
     done: BTreeSet<usize>,
-    open: Vec<usize>,
+    /// Items that wait for the one behind them, and how many of their own waits were looked at.
+    open: Vec<(usize, usize)>,
     order: Vec<usize>,
 }
 
 impl Walk<'_> {
+    /// Emits an item after everything it waits for.
     fn visit(&mut self, item: usize) -> Result<(), Vec<usize>> {
+        self.enter(item)?;
+        while let Some((item, looked_at)) = self.open.last_mut() {
+            let item = *item;
+            let before = self
+                .waits
+                .get(&item)
+                .and_then(|list| list.get(*looked_at))
+                .copied();
+            *looked_at += 1;
+            if let Some(before) = before {
+                self.enter(before)?;
+            } else {
+                self.open.pop();
+                self.done.insert(item);
+                self.order.push(item);
+            }
+        }
+        Ok(())
+    }
+
+    /// Opens an item, unless it was emitted. `Err`: it is open, so it waits for itself.
+    fn enter(&mut self, item: usize) -> Result<(), Vec<usize>> {
         if self.done.contains(&item) {
             return Ok(());
         }
-        if let Some(start) = self.open.iter().position(|open| *open == item) {
-            let mut cycle: Vec<usize> = self.open.get(start..).unwrap_or_default().to_vec();
-            cycle.reverse();
-            cycle.insert(0, item);
-            return Err(cycle);
+        if self.entered.insert(item) {
+            self.open.push((item, 0));
+            return Ok(());
         }
-        self.open.push(item);
-        for before in self.waits.get(&item).into_iter().flatten() {
-            self.visit(*before)?;
-        }
-        self.open.pop();
-        self.done.insert(item);
-        self.order.push(item);
-        Ok(())
+        let behind = self.open.iter().rev().map(|(open, _)| *open);
+        let mut cycle = vec![item];
+        cycle.extend(behind.take_while(|open| *open != item));
+        cycle.push(item);
+        Err(cycle)
     }
 }
 

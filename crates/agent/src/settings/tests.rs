@@ -57,6 +57,24 @@ fn a_pod_of_todays_template_needs_nothing_else() {
 }
 
 #[test]
+fn the_root_namespace_is_configured_or_that_of_the_control_plane() {
+    let at = |address: &str, mesh: Option<&str>| {
+        let config = format!("discoveryAddress: {address}");
+        let mut inputs = inputs("sidecar", &[("PROXY_CONFIG", &config)]);
+        inputs.mesh = mesh.map(str::to_owned);
+        Settings::resolve(&inputs).unwrap().0.root_namespace
+    };
+    assert_eq!(resolve("sidecar", &[]).root_namespace, "istio-system");
+    assert_eq!(at("istiod.mesh.svc:15012", None), "mesh");
+    assert_eq!(at("istiod-canary.mesh.svc.example.com:15012", None), "mesh");
+    for elsewhere in ["istiod.example.com:15012", "10.0.0.1:15012", "istiod:15012"] {
+        assert_eq!(at(elsewhere, None), "istio-system", "{elsewhere}");
+    }
+    let configured = Some("rootNamespace: policies");
+    assert_eq!(at("istiod.mesh.svc:15012", configured), "policies");
+}
+
+#[test]
 fn later_layers_of_the_proxy_config_win() {
     let mut inputs = inputs(
         "--discoveryAddress flag:1",

@@ -108,6 +108,17 @@ pub(super) fn discovery(
     })
 }
 
+/// The namespace whose policies may be for all workloads: the mesh configuration names it, else it is the control
+/// plane's, whose address names that.
+// istio: `rootNamespace` is the namespace of the installation unless another is configured.
+pub(super) fn root_namespace(config: &ProxyConfig) -> Result<String, SettingsError> {
+    let server = server("discoveryAddress", config.required_text("discoveryAddress")?)?;
+    let mut labels = server.host.split('.').skip(1);
+    let of_service = labels.next().filter(|_| labels.next() == Some("svc"));
+    let named = config.mesh_text("/rootNamespace").or(of_service);
+    Ok(named.unwrap_or("istio-system").to_owned())
+}
+
 pub(super) fn authority(
     inputs: &Inputs,
     config: &ProxyConfig,

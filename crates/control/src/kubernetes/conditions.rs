@@ -6,14 +6,11 @@
 use super::policies::generation;
 use super::world::{Key, Kind};
 use crate::policy::Problem;
+use crate::policy::problem::summary;
 use serde_json::{Value, json};
 
 /// The type of the condition that the control plane owns.
 pub(super) const TYPE: &str = "remora.dev/Enforced";
-/// Characters of a message. The API server stores it with the object and clients print it.
-const MESSAGE_LIMIT: usize = 1024;
-/// Characters kept free for the number of problems that do not fit.
-const COUNT_ROOM: usize = 32;
 
 /// What a control plane found in a version of a policy, and what the status of that version says.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -102,29 +99,11 @@ fn condition(finding: &Finding, current: Option<&Value>, now: &str) -> Value {
     })
 }
 
-/// Field, fault and consequence of each problem, as many as fit.
 fn message(problems: &[Problem]) -> String {
-    let Some((first, others)) = problems.split_first() else {
+    if problems.is_empty() {
         return "every field is enforced as written".to_owned();
-    };
-    let room = MESSAGE_LIMIT - COUNT_ROOM;
-    let mut text = shortened(first.to_string(), room);
-    for (index, problem) in others.iter().enumerate() {
-        let next = format!(". {problem}");
-        if text.chars().count() + next.chars().count() > room {
-            return format!("{text} (and {} more)", others.len() - index);
-        }
-        text += &next;
     }
-    text
-}
-
-fn shortened(text: String, limit: usize) -> String {
-    if text.chars().count() <= limit {
-        return text;
-    }
-    let kept = text.chars().take(limit - 1);
-    kept.chain(std::iter::once('…')).collect()
+    summary(problems).to_string()
 }
 
 fn is_own(condition: &Value) -> bool {

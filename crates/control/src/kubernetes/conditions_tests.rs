@@ -1,5 +1,6 @@
-use super::{Finding, MESSAGE_LIMIT, TYPE, Verdict, conditions};
+use super::{Finding, TYPE, Verdict, conditions};
 use crate::policy::peer_authentication;
+use crate::policy::problem::SUMMARY_LIMIT;
 use serde_json::{Value, json};
 
 const BEFORE: &str = "2026-01-01T00:00:00Z";
@@ -78,7 +79,7 @@ fn conditions_of_other_controllers_stay_in_their_place() {
 fn a_message_is_bounded_and_says_how_many_problems_it_leaves_out() {
     let next = conditions(&finding(1, 500), &[], NOW).unwrap();
     let message = next[0]["message"].as_str().unwrap();
-    assert!(message.chars().count() <= MESSAGE_LIMIT, "{message}");
+    assert!(message.chars().count() <= SUMMARY_LIMIT, "{message}");
     let shown = message.matches("unknown field").count();
     assert!(
         message.ends_with(&format!(" (and {} more)", 500 - shown)),
@@ -93,7 +94,7 @@ fn a_message_is_bounded_and_says_how_many_problems_it_leaves_out() {
         problems,
     };
     let next = conditions(&finding, &[], NOW).unwrap();
-    assert!(next[0]["message"].as_str().unwrap().chars().count() <= MESSAGE_LIMIT);
+    assert!(next[0]["message"].as_str().unwrap().chars().count() <= SUMMARY_LIMIT);
 }
 
 #[test]

@@ -4,7 +4,7 @@ use super::conditions::Verdict;
 use super::status_writer::Verdicts;
 use super::world::{Key, Kind};
 use crate::mesh::{Document, Name, Policy};
-use crate::policy::peer_authentication::{self, Candidates, PeerAuthentication};
+use crate::policy::peer_authentication::{self, Candidates, Demand, PeerAuthentication};
 use crate::policy::{Authorization, Mesh, Problem, authorization};
 use remora_mtls::TrustDomains;
 use remora_pod::object;
@@ -198,7 +198,7 @@ impl Policies {
         }
         for ((namespace, _), peer) in &self.peers {
             let inherited = self.candidates(namespace).inherited();
-            peer.policy(inherited).map(&mut add);
+            peer.document(inherited).map(&mut add);
         }
         let gone = self.converted.keys().filter(|name| !next.contains_key(*name));
         let gone: Changes = gone.map(|name| (Name::Policy(name.clone()), None)).collect();
@@ -214,8 +214,8 @@ impl Policies {
         changes
     }
 
-    /// The policies that a workload must name.
-    pub(super) fn names(&self, namespace: &str, labels: &Map<String, Value>) -> Vec<String> {
+    /// The policies that a workload must name, and who requires mutual TLS.
+    pub(super) fn demand(&self, namespace: &str, labels: &Map<String, Value>) -> Demand {
         let root = &self.mesh.root_namespace;
         let wide = (namespace != root).then(|| inside(&self.authorizations, root));
         let all = inside(&self.authorizations, namespace).chain(wide.into_iter().flatten());
@@ -223,11 +223,12 @@ impl Policies {
             let selector = attached.translated.selector.as_ref();
             selector.is_some_and(|selector| selector.matches(Some(labels)))
         });
-        let mut names: Vec<String> = selected
+        let mut policies: Vec<String> = selected
             .map(|((namespace, name), _)| format!("{namespace}/{name}"))
             .collect();
-        names.extend(self.candidates(namespace).names(labels));
-        names
+        let peers = self.candidates(namespace).demand(labels);
+        policies.extend(peers.policies);
+        Demand { policies, ..peers }
     }
 
     fn candidates(&self, namespace: &str) -> Candidates<'_> {

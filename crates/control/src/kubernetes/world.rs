@@ -313,7 +313,9 @@ impl World {
                 .memberships(&pod.addresses, &self.services, &self.domain);
             workload.services.extend(named);
         }
-        workload.policies = self.policies.names(namespace, &pod.labels);
+        let demand = self.policies.demand(namespace, &pod.labels);
+        workload.policies = demand.policies;
+        workload.strict_by = demand.strict_by;
         workload
     }
 }

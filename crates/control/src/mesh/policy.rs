@@ -1,6 +1,7 @@
 //! Policies: who may connect to whom.
 
 use super::{MeshError, Visibility, octets};
+use crate::policy::Consequence;
 use remora_xds::proto::security as proto;
 use remora_xds::proto::security::string_match::MatchType;
 use serde::Deserialize;
@@ -30,6 +31,33 @@ pub struct Policy {
     /// Any of them. None at all: the policy matches nothing.
     #[serde(default)]
     pub rules: Vec<Rule>,
+    /// How it was made, for explanations.
+    #[serde(skip)]
+    pub translation: Translation,
+}
+
+/// How the author's policy became the one that proxies enforce. It decides about no connection.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Translation {
+    /// Field, fault and consequence of what is not enforced as written.
+    pub not_enforced: Vec<String>,
+    /// The author's rules that are missing, by index, in order.
+    pub left_out_rules: Vec<u32>,
+    /// The rules are not the author's.
+    pub synthetic_rules: bool,
+    /// The `PeerAuthentication` it was made of, `NAMESPACE/NAME`; empty for other policies.
+    pub peer_authentication: String,
+}
+
+impl Translation {
+    fn encode(&self) -> Option<proto::Translation> {
+        (*self != Self::default()).then(|| proto::Translation {
+            not_enforced: self.not_enforced.clone(),
+            left_out_rules: self.left_out_rules.clone(),
+            synthetic_rules: self.synthetic_rules,
+            peer_authentication: self.peer_authentication.clone(),
+        })
+    }
 }
 
 fn own_namespace() -> Visibility {
@@ -111,13 +139,21 @@ impl Policy {
     }
 
     /// What is served where the policy cannot be encoded: nothing is allowed, or everything is denied.
-    pub(super) fn stand_in(&self) -> Self {
-        let rules = match self.action {
-            Action::Allow => Vec::new(),
-            Action::Deny => vec![crate::policy::authorization::anything()],
+    pub(super) fn stand_in(&self, error: &MeshError) -> Self {
+        let (rules, consequence) = match self.action {
+            Action::Allow => (Vec::new(), Consequence::PolicyAllowsNothing),
+            Action::Deny => (
+                vec![crate::policy::authorization::anything()],
+                Consequence::DeniesEverything,
+            ),
         };
         Self {
             rules,
+            translation: Translation {
+                not_enforced: vec![format!("{error}; {consequence}")],
+                synthetic_rules: true,
+                ..self.translation.clone()
+            },
             ..self.clone()
         }
     }
@@ -140,6 +176,7 @@ impl Policy {
             action: action.into(),
             rules: rules.collect::<Result<_, _>>()?,
             dry_run: self.dry_run,
+            translation: self.translation.encode(),
         })
     }
 

@@ -160,6 +160,14 @@ fn a_policy_that_cannot_be_expressed_is_served_as_one_that_admits_nothing() {
             .iter()
             .flat_map(|rule| &rule.clauses[0].matches[0].destination_ips);
         assert!(lengths.map(|range| range.length).all(|length| length == 0));
+        let translation = served.translation.unwrap();
+        let consequence = match action {
+            "DENY" => "every connection is denied",
+            _ => "the policy allows nothing",
+        };
+        let reason = format!("10.1.0.0-10.2.0.0 is no address range; {consequence}");
+        assert_eq!(translation.not_enforced, [reason]);
+        assert!(translation.synthetic_rules, "the author's rule is not served");
     }
 }
 

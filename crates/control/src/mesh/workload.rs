@@ -48,6 +48,10 @@ pub struct Workload {
     /// Policies that select it, `NAMESPACE/NAME`.
     #[serde(default)]
     pub policies: Vec<String>,
+    /// The `PeerAuthentication` that requires mutual TLS of its callers, `NAMESPACE/NAME`, where that one is not enforced
+    /// as written. For explanations.
+    #[serde(skip)]
+    pub strict_by: Option<String>,
     /// Whether its addresses are shared with others, its node's for instance: then they do not name it.
     #[serde(default)]
     pub host_network: bool,
@@ -105,6 +109,7 @@ impl Workload {
             locality: Vec::new(),
             services: BTreeMap::new(),
             policies: Vec::new(),
+            strict_by: None,
             host_network: false,
             healthy: true,
             capacity: None,
@@ -162,6 +167,7 @@ impl Workload {
             workload_name: self.owner.clone().unwrap_or_else(|| self.name.clone()),
             canonical_name: self.owner.clone().unwrap_or_else(|| self.name.clone()),
             authorization_policies: self.policies.clone(),
+            strict_by: self.strict_by.clone().unwrap_or_default(),
             network_mode: mode.into(),
             status: status.into(),
             uid: self.uid(),

@@ -2,9 +2,9 @@
 
 use super::Mesh;
 use super::attribute::{self, Attribute, Conditions, Field, OPERATION, SOURCE, Surroundings};
-use super::problem::{Consequence, Fault, Problem};
+use super::problem::{Consequence, Fault, Problem, summary};
 use super::reader::Reader;
-use crate::mesh::{Action, Match, Policy, Rule, Scope, Visibility};
+use crate::mesh::{Action, Match, Policy, Rule, Scope, Translation, Visibility};
 use remora_pod::object;
 use remora_pod::path::Path;
 use remora_pod::selector::Selector;
@@ -18,6 +18,9 @@ const SPEC: [&str; 6] = [
     "action",
     "provider",
 ];
+/// What the author of a condition on something else can do.
+const SEEN: &str =
+    "write conditions on connections: principals, namespaces, service accounts, addresses, ports";
 const DRY_RUN: &str = "istio.io/dry-run";
 
 /// An `AuthorizationPolicy` as a proxy enforces it.
@@ -37,6 +40,8 @@ pub fn translate(document: &Value, mesh: &Mesh) -> Authorization {
     let mut translator = Translator {
         reader: Reader::new(Consequence::PolicyAllowsNothing),
         denies: false,
+        left_out_rules: Vec::new(),
+        synthetic_rules: false,
         around: Surroundings {
             namespace,
             trust_domains: &mesh.trust_domains,
@@ -44,6 +49,12 @@ pub fn translate(document: &Value, mesh: &Mesh) -> Authorization {
     };
     let effect = translator.policy(document);
     let problems = translator.reader.problems;
+    let translation = Translation {
+        not_enforced: summary(&problems).lines(),
+        left_out_rules: translator.left_out_rules,
+        synthetic_rules: translator.synthetic_rules,
+        ..Translation::default()
+    };
     let Some(effect) = effect else {
         return Authorization {
             policy: None,
@@ -68,6 +79,7 @@ pub fn translate(document: &Value, mesh: &Mesh) -> Authorization {
             action: effect.action,
             dry_run: effect.dry_run,
             rules: effect.rules,
+            translation,
         }),
         selector: effect.selector,
         problems,
@@ -86,6 +98,10 @@ struct Translator<'a> {
     reader: Reader,
     /// Whether a match denies. CUSTOM denies what it matches, because no external authorizer is asked.
     denies: bool,
+    /// Rules that match no connection, by index.
+    left_out_rules: Vec<u32>,
+    /// Whether the rules stand in for what is not understood.
+    synthetic_rules: bool,
     around: Surroundings<'a>,
 }
 
@@ -114,7 +130,7 @@ impl Translator<'_> {
                         expected: "an object",
                     },
                 );
-                return Some(Effect::closed());
+                return Some(self.closed());
             }
         };
         let mut meaning = self.action(spec, &at);
@@ -133,6 +149,7 @@ impl Translator<'_> {
         let tainted = self.reader.problems.len() > before;
         let rules = self.rules(spec, &at, tainted);
         let rules = if tainted && !self.denies {
+            self.synthetic_rules = true;
             Vec::new()
         } else {
             rules
@@ -150,7 +167,7 @@ impl Translator<'_> {
         if matches!(meaning, Meaning::Unknown) {
             return Effect {
                 selector,
-                ..Effect::closed()
+                ..self.closed()
             };
         }
         Effect {
@@ -158,6 +175,18 @@ impl Translator<'_> {
             dry_run: self.dry_run(document, meaning),
             rules,
             selector,
+        }
+    }
+
+    /// What it was meant to do is not known, so everything is denied. An ALLOW policy without rules would not be
+    /// enough: other ALLOW policies may admit what this one was meant to deny.
+    fn closed(&mut self) -> Effect {
+        self.synthetic_rules = true;
+        Effect {
+            action: Action::Deny,
+            dry_run: false,
+            rules: vec![anything()],
+            selector: None,
         }
     }
 
@@ -170,13 +199,19 @@ impl Translator<'_> {
             Some("ALLOW") => Meaning::Allow,
             Some("DENY") => Meaning::Deny,
             Some("CUSTOM") => {
-                let why = Fault::NotEnforced("no external authorizer is asked");
-                self.reader.report_with(at, why, Consequence::Denies);
+                let fault = Fault::NotEnforced {
+                    why: "no external authorizer is asked",
+                    remedy: "write ALLOW or DENY rules",
+                };
+                self.reader.report_with(at, fault, Consequence::Denies);
                 Meaning::Custom
             }
             Some("AUDIT") => {
-                let why = Fault::NotEnforced("connections are not audited");
-                self.reader.report_with(at, why, Consequence::NoEffect);
+                let fault = Fault::NotEnforced {
+                    why: "connections are not audited",
+                    remedy: "use the access log of the proxies, and remove the policy",
+                };
+                self.reader.report_with(at, fault, Consequence::NoEffect);
                 Meaning::Audit
             }
             text => {
@@ -213,7 +248,10 @@ impl Translator<'_> {
             spec[field].is_array()
         };
         let fault = if sound {
-            Fault::NotEnforced("policies for gateways and waypoints are not enforced")
+            Fault::NotEnforced {
+                why: "policies for gateways and waypoints are not enforced",
+                remedy: "write a selector where the policy is for workloads",
+            }
         } else {
             Fault::Type {
                 expected: if field == "targetRef" {
@@ -239,11 +277,15 @@ impl Translator<'_> {
         for (field, value) in spec {
             let fault = match field.as_str() {
                 known if value.is_null() && SPEC.contains(&known) => continue,
-                "provider" if !matches!(meaning, Meaning::Custom) => {
-                    Fault::Conflict("only CUSTOM has a provider")
-                }
+                "provider" if !matches!(meaning, Meaning::Custom) => Fault::Conflict {
+                    why: "only CUSTOM has a provider",
+                    remedy: "remove the provider",
+                },
                 "targetRef" | "targetRefs" if value.as_array().is_some_and(Vec::is_empty) => Fault::Empty,
-                "targetRef" | "targetRefs" => Fault::Conflict("selector and targetRefs exclude each other"),
+                "targetRef" | "targetRefs" => Fault::Conflict {
+                    why: "selector and targetRefs exclude each other",
+                    remedy: "remove one of the two",
+                },
                 known if SPEC.contains(&known) => continue,
                 _ => Fault::UnknownField,
             };
@@ -270,7 +312,10 @@ impl Translator<'_> {
         let at = Path::of(&["metadata", "annotations", DRY_RUN]);
         let fault = match value.as_str() {
             Some("1" | "t" | "T" | "TRUE" | "true" | "True") if matches!(meaning, Meaning::Custom) => {
-                Fault::Conflict("a dry run is for ALLOW and DENY")
+                Fault::Conflict {
+                    why: "a dry run is for ALLOW and DENY",
+                    remedy: "remove the annotation",
+                }
             }
             Some("1" | "t" | "T" | "TRUE" | "true" | "True") => return true,
             Some("0" | "f" | "F" | "FALSE" | "false" | "False") => return false,
@@ -288,7 +333,10 @@ impl Translator<'_> {
         let at = spec_at.join("rules");
         let rules = match spec.get("rules") {
             // The field that is not understood may have been meant to be this one.
-            None | Some(Value::Null) if tainted && self.denies => return vec![anything()],
+            None | Some(Value::Null) if tainted && self.denies => {
+                self.synthetic_rules = true;
+                return vec![anything()];
+            }
             None | Some(Value::Null) => return Vec::new(),
             Some(Value::Array(rules)) => rules,
             Some(_) => {
@@ -299,13 +347,18 @@ impl Translator<'_> {
                 };
                 let fault = Fault::Type { expected: "a list" };
                 self.reader.report_with(at, fault, consequence);
+                self.synthetic_rules = true;
                 return if self.denies { vec![anything()] } else { Vec::new() };
             }
         };
-        let translated = rules.iter().enumerate();
+        let mut translated = Vec::new();
+        for (index, rule) in rules.iter().enumerate() {
+            match self.rule(rule, &at.join(index)) {
+                Some(rule) => translated.push(rule),
+                None => self.left_out_rules.extend(u32::try_from(index)),
+            }
+        }
         translated
-            .filter_map(|(index, rule)| self.rule(rule, &at.join(index)))
-            .collect()
     }
 
     /// `None`: it matches no connection.
@@ -413,7 +466,10 @@ impl Translator<'_> {
         };
         let conflict = others.iter().any(|other| source.contains_key(*other));
         if conflict {
-            let fault = Fault::Conflict("serviceAccounts exclude principals and namespaces");
+            let fault = Fault::Conflict {
+                why: "serviceAccounts exclude principals and namespaces",
+                remedy: "write serviceAccounts alone, or in a source of their own",
+            };
             self.reader.report(at.join(field), fault);
         }
         conflict
@@ -425,7 +481,8 @@ impl Translator<'_> {
             return;
         };
         if let Attribute::Unseen(why) = attribute {
-            self.reader.report(at.clone(), Fault::NotEnforced(why));
+            self.reader
+                .report(at.clone(), Fault::NotEnforced { why, remedy: SEEN });
             return;
         }
         let mut sound = true;
@@ -491,19 +548,6 @@ impl Translator<'_> {
         };
         self.reader.report(at.clone(), fault);
         None
-    }
-}
-
-impl Effect {
-    /// What it was meant to do is not known, so everything is denied. An ALLOW policy without rules would not be
-    /// enough: other ALLOW policies may admit what this one was meant to deny.
-    fn closed() -> Self {
-        Self {
-            action: Action::Deny,
-            dry_run: false,
-            rules: vec![anything()],
-            selector: None,
-        }
     }
 }
 

@@ -6,9 +6,9 @@
 //! As istiod does for ztunnel, a workload names the policies that follow: one that is the same for all workloads
 //! ([`STATIC_STRICT`]), or one for the `PeerAuthentication` whose ports differ.
 
-use super::problem::{Consequence, Fault, Problem};
+use super::problem::{Consequence, Fault, Problem, summary};
 use super::reader::Reader;
-use crate::mesh::{Action, Match, Policy, Rule, Scope, Visibility};
+use crate::mesh::{Action, Match, Policy, Rule, Scope, Translation, Visibility};
 use remora_pod::path::Path;
 use remora_pod::selector::Selector;
 use remora_pod::{object, view};
@@ -41,6 +41,10 @@ pub struct PeerAuthentication {
     narrow: bool,
     mode: Mode,
     ports: BTreeMap<u16, Mode>,
+    /// What is not enforced as written.
+    not_enforced: Vec<String>,
+    /// Who is sent what becomes of it.
+    visibility: Visibility,
 }
 
 /// Reads a document, and says what is not enforced as written.
@@ -71,8 +75,15 @@ pub fn read(document: &Value, root_namespace: &str) -> (PeerAuthentication, Vec<
         selector: selector.ok().flatten(),
         mode: if understood { mode } else { Mode::Strict },
         ports: if understood { ports } else { BTreeMap::new() },
+        not_enforced: Vec::new(),
+        visibility: if object::namespace(document) == root_namespace {
+            Visibility::Public
+        } else {
+            Visibility::Namespace
+        },
     };
     read.limit_reach(&mut reader, &at, root_namespace);
+    read.not_enforced = summary(&reader.problems).lines();
     (read, reader.problems)
 }
 
@@ -91,8 +102,11 @@ fn mode(reader: &mut Reader, mtls: Option<&Value>, at: &Path) -> Mode {
             "PERMISSIVE" => Mode::Permissive,
             "STRICT" => Mode::Strict,
             "DISABLE" => {
-                let why = Fault::NotEnforced("mutual TLS stays possible where it is disabled");
-                reader.report_with(at, why, Consequence::Permissive);
+                let fault = Fault::NotEnforced {
+                    why: "mutual TLS stays possible where it is disabled",
+                    remedy: "write PERMISSIVE, which is what is enforced",
+                };
+                reader.report_with(at, fault, Consequence::Permissive);
                 Mode::Permissive
             }
             other => {
@@ -161,15 +175,21 @@ impl PeerAuthentication {
         };
         if !self.narrow && !self.ports.is_empty() {
             let strict = demands(&self.ports);
-            let why = Fault::Conflict("ports need a selector");
-            reader.report_with(at.join("portLevelMtls"), why, consequence(strict));
+            let fault = Fault::Conflict {
+                why: "ports need a selector",
+                remedy: "add a selector, or write mtls for all ports",
+            };
+            reader.report_with(at.join("portLevelMtls"), fault, consequence(strict));
             self.mode = if strict { Mode::Strict } else { self.mode };
             self.ports.clear();
         }
         if self.narrow && self.namespace == root_namespace {
             let strict = self.mode == Mode::Strict || demands(&self.ports);
-            let why = "a selector in the root namespace can only require mutual TLS where no narrower policy decides";
-            reader.report_with(at.join("selector"), Fault::NotEnforced(why), consequence(strict));
+            let fault = Fault::NotEnforced {
+                why: "a selector in the root namespace can only require mutual TLS where no narrower policy decides",
+                remedy: "move the policy to the namespace of the workloads",
+            };
+            reader.report_with(at.join("selector"), fault, consequence(strict));
             self.mode = if strict { Mode::Strict } else { Mode::Unset };
             self.ports.clear();
         }
@@ -215,18 +235,36 @@ impl PeerAuthentication {
                 ..Match::default()
             }
         };
-        Some(Policy {
+        Some(self.converted(vec![Rule {
+            to: vec![to],
+            ..unauthenticated()
+        }]))
+    }
+
+    /// What proxies are sent of it: the policy of workloads whose ports differ, or, where that is the same for all
+    /// workloads, what is not enforced as written. The latter is for explanations; it has no rules, and no workload
+    /// names it.
+    pub fn document(&self, inherited: Mode) -> Option<Policy> {
+        let told = || (!self.not_enforced.is_empty()).then(|| self.converted(Vec::new()));
+        self.policy(inherited).or_else(told)
+    }
+
+    fn converted(&self, rules: Vec<Rule>) -> Policy {
+        Policy {
             name: self.policy_name(),
             namespace: self.namespace.clone(),
             scope: Scope::Workload,
-            visibility: Visibility::Namespace,
+            visibility: self.visibility,
             action: Action::Deny,
             dry_run: false,
-            rules: vec![Rule {
-                to: vec![to],
-                ..unauthenticated()
-            }],
-        })
+            rules,
+            translation: Translation {
+                not_enforced: self.not_enforced.clone(),
+                synthetic_rules: true,
+                peer_authentication: format!("{}/{}", self.namespace, self.name),
+                ..Translation::default()
+            },
+        }
     }
 }
 
@@ -234,6 +272,15 @@ impl Mode {
     fn or(self, inherited: Self) -> Self {
         if self == Self::Unset { inherited } else { self }
     }
+}
+
+/// What is demanded of connections to a workload.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Demand {
+    /// The policies that the workload names.
+    pub policies: Vec<String>,
+    /// The one that requires mutual TLS, `NAMESPACE/NAME`, if it is not enforced as written.
+    pub strict_by: Option<String>,
 }
 
 /// Those that can decide for workloads of one namespace.
@@ -274,8 +321,8 @@ impl<'a> Candidates<'a> {
         namespace.or(mesh).or(Mode::Permissive)
     }
 
-    /// The policies a workload with these labels names.
-    pub fn names(&self, labels: &Map<String, Value>) -> Vec<String> {
+    /// What is demanded of connections to a workload with these labels.
+    pub fn demand(&self, labels: &Map<String, Value>) -> Demand {
         let narrow = oldest(
             self.narrow
                 .iter()
@@ -285,17 +332,25 @@ impl<'a> Candidates<'a> {
         let own = narrow.map_or(Mode::Unset, |policy| policy.mode);
         let converted = narrow.and_then(|policy| policy.policy(self.inherited()));
         let decided = self.namespace.is_some_and(|policy| policy.mode != Mode::Unset) || own != Mode::Unset;
-        let tightened = self
-            .tightening
-            .iter()
-            .any(|policy| policy.mode == Mode::Strict && policy.selects(labels));
-        let mut names = Vec::new();
+        let tightens = |policy: &&&PeerAuthentication| policy.mode == Mode::Strict && policy.selects(labels);
+        let tightening = self.tightening.iter().find(tightens).copied();
+        let tightening = tightening.filter(|_| !decided);
         let strict = own.or(self.inherited()) == Mode::Strict && converted.is_none();
-        if strict || (tightened && !decided) {
-            names.push(format!("{}/{STATIC_STRICT}", self.root_namespace));
+        let widest = [narrow, self.namespace, self.mesh].into_iter().flatten();
+        let decisive = widest
+            .filter(|_| strict)
+            .find(|policy| policy.mode != Mode::Unset);
+        let mut demand = Demand::default();
+        if strict || tightening.is_some() {
+            let by = decisive.or(tightening);
+            let by = by.filter(|policy| !policy.not_enforced.is_empty());
+            demand.strict_by = by.map(|policy| format!("{}/{}", policy.namespace, policy.name));
+            let name = format!("{}/{STATIC_STRICT}", self.root_namespace);
+            demand.policies.push(name);
         }
-        names.extend(converted.map(|policy| format!("{}/{}", policy.namespace, policy.name)));
-        names
+        let name = converted.map(|policy| format!("{}/{}", policy.namespace, policy.name));
+        demand.policies.extend(name);
+        demand
     }
 }
 
@@ -313,6 +368,10 @@ pub fn static_strict(root_namespace: &str) -> Policy {
         action: Action::Deny,
         dry_run: false,
         rules: vec![unauthenticated()],
+        translation: Translation {
+            synthetic_rules: true,
+            ..Translation::default()
+        },
     }
 }
 

@@ -34,15 +34,35 @@ pub enum Fault {
         expected: &'static str,
     },
     /// Fields that exclude each other, or that need another one.
-    Conflict(&'static str),
-    /// It is well-formed, but this proxy does not enforce it. The text is the reason.
-    NotEnforced(&'static str),
+    Conflict {
+        /// Which ones.
+        why: &'static str,
+        /// What the author can do.
+        remedy: &'static str,
+    },
+    /// It is well-formed, but this proxy does not enforce it.
+    NotEnforced {
+        /// The reason.
+        why: &'static str,
+        /// What the author can do.
+        remedy: &'static str,
+    },
 }
 
 impl Fault {
     /// Whether the author has to correct it. Otherwise the document is right, and the proxy is limited.
     pub fn is_error(&self) -> bool {
-        !matches!(self, Self::NotEnforced(_))
+        !matches!(self, Self::NotEnforced { .. })
+    }
+
+    /// What the author can do about it.
+    pub fn remedy(&self) -> String {
+        match self {
+            Self::UnknownField => "correct the name of the field, or remove it".to_owned(),
+            Self::Type { expected } | Self::Value { expected, .. } => format!("write {expected}"),
+            Self::Empty => "give it a value, or remove it".to_owned(),
+            Self::Conflict { remedy, .. } | Self::NotEnforced { remedy, .. } => (*remedy).to_owned(),
+        }
     }
 }
 
@@ -53,7 +73,7 @@ impl fmt::Display for Fault {
             Self::Type { expected } => write!(f, "must be {expected}"),
             Self::Empty => f.write_str("must not be empty"),
             Self::Value { text, expected } => write!(f, "{text:?} is not {expected}"),
-            Self::Conflict(why) | Self::NotEnforced(why) => f.write_str(why),
+            Self::Conflict { why, .. } | Self::NotEnforced { why, .. } => f.write_str(why),
         }
     }
 }
@@ -97,6 +117,64 @@ impl fmt::Display for Consequence {
             Self::Strict => "mutual TLS is required",
             Self::Permissive => "plaintext is accepted beside mutual TLS",
         })
+    }
+}
+
+/// Characters of what is said about a policy. The API server stores it with the object, and discovery sends it.
+pub(crate) const SUMMARY_LIMIT: usize = 1024;
+/// Characters kept free for the number of problems that do not fit.
+const COUNT_ROOM: usize = 32;
+
+/// Field, fault and consequence of the problems of a policy, as many as fit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Summary {
+    told: Vec<String>,
+    untold: usize,
+}
+
+/// What is said about the problems of a policy: in its status, and to the proxies that enforce it.
+pub fn summary(problems: &[Problem]) -> Summary {
+    let limit = SUMMARY_LIMIT - COUNT_ROOM;
+    let mut room = limit;
+    let mut told = Vec::new();
+    for problem in problems {
+        let text = shortened(problem.to_string(), limit);
+        // Two characters stand between them.
+        let length = text.chars().count() + 2 * usize::from(!told.is_empty());
+        let Some(rest) = room.checked_sub(length) else {
+            break;
+        };
+        room = rest;
+        told.push(text);
+    }
+    let untold = problems.len() - told.len();
+    Summary { told, untold }
+}
+
+fn shortened(text: String, limit: usize) -> String {
+    if text.chars().count() <= limit {
+        return text;
+    }
+    let kept = text.chars().take(limit - 1);
+    kept.chain(std::iter::once('…')).collect()
+}
+
+impl Summary {
+    /// One line for each problem, and one for the number of those that do not fit.
+    pub fn lines(self) -> Vec<String> {
+        let Self { told, untold } = self;
+        let more = (untold > 0).then(|| format!("and {untold} more"));
+        told.into_iter().chain(more).collect()
+    }
+}
+
+impl fmt::Display for Summary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.told.join(". "))?;
+        if self.untold > 0 {
+            write!(f, " (and {} more)", self.untold)?;
+        }
+        Ok(())
     }
 }
 

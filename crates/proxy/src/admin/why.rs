@@ -5,7 +5,7 @@ use crate::admit::Entry;
 use crate::context::Context;
 use crate::decision::Decision;
 use crate::dns::names::{Client, find};
-use crate::policy::Verdict;
+use crate::policy::{Ground, Part, Verdict};
 use crate::route::Transport;
 use http::{HeaderValue, StatusCode};
 use remora_mtls::SpiffeId;
@@ -81,6 +81,21 @@ fn usual(ctx: &Context) -> Client {
     }
 }
 
+fn ground(ground: &Ground) -> Value {
+    let (part, rule) = match ground.part {
+        Part::Decided(rule) => ("decided", rule),
+        Part::NoMatch(_) => ("no match", None),
+        Part::Origin => ("PeerAuthentication", None),
+    };
+    json!({
+        "policy": ground.policy,
+        "action": if ground.denies { "DENY" } else { "ALLOW" },
+        "part": part,
+        "rule": rule,
+        "notEnforcedAsWritten": ground.not_enforced,
+    })
+}
+
 fn value(decision: &Decision) -> Value {
     let outbound = &decision.outbound;
     let candidates = outbound.candidates.iter().map(|candidate| {
@@ -121,6 +136,7 @@ fn value(decision: &Decision) -> Value {
             },
             "identity": inbound.arrival.id.as_ref().map(SpiffeId::as_str),
             "decidedBy": inbound.judgement.as_ref().and_then(|j| j.by.as_ref()).map(ToString::to_string),
+            "policies": decision.grounds.iter().map(ground).collect::<Vec<_>>(),
             "refused": inbound.refused.as_ref().map(ToString::to_string),
             "onTrial": inbound.judgement.as_ref().and_then(|j| j.dry_run.as_ref()).map(|verdict| match verdict {
                 Verdict::Allow => "would be allowed".to_owned(),

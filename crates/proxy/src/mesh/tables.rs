@@ -4,7 +4,7 @@ use super::hosts;
 use super::read::ReadError;
 use super::{Destination, Service, Workload};
 use crate::balance::{Endpoint, Load};
-use crate::policy::{self, Connection, Judgement, Policy, Scope, Verdict};
+use crate::policy::{self, Connection, Ground, Judgement, Part, Policy, Scope, Verdict};
 use remora_xds::Message;
 use remora_xds::proto::security::{Authorization, Scope as ProtoScope};
 use remora_xds::proto::workload::Address;
@@ -22,8 +22,10 @@ struct Known {
 
 type Ports = BTreeMap<u16, Arc<[Endpoint]>>;
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Tables {
+    /// Policies of this namespace may be for all workloads.
+    root_namespace: String,
     workloads: HashMap<String, Known>,
     pub(super) services: HashMap<String, Arc<Service>>,
     by_address: HashMap<IpAddr, String>,
@@ -38,8 +40,20 @@ pub(super) struct Tables {
     stale: BTreeSet<String>,
     policies: BTreeMap<String, Policy>,
     /// Never understood, with the workloads that are closed because of it.
-    broken: BTreeMap<String, Reach>,
+    broken: BTreeMap<String, Broken>,
+    /// By uid of a workload, the `PeerAuthentication` that requires mutual TLS and is not enforced as written.
+    strict_by: HashMap<String, String>,
 }
+
+/// A policy that was never understood.
+#[derive(Debug)]
+struct Broken {
+    reach: Reach,
+    why: String,
+}
+
+// istio: the name of the policy that requires mutual TLS, the same for all workloads.
+const STATIC_STRICT: &str = "/istio_converted_static_strict";
 
 /// The workloads a policy that is not understood may have been meant for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -52,7 +66,7 @@ enum Reach {
 
 impl Reach {
     /// The scope decides, if it can be read. Otherwise the namespace does, which the name of the resource begins with.
-    fn of(name: &str, message: Option<&Authorization>) -> Self {
+    fn of(name: &str, message: Option<&Authorization>, root_namespace: &str) -> Self {
         let scope = message.and_then(|message| ProtoScope::try_from(message.scope).ok());
         let namespace = message
             .map(|message| message.namespace.as_str())
@@ -62,8 +76,10 @@ impl Reach {
         match (scope, namespace) {
             (Some(ProtoScope::WorkloadSelector), _) => Self::Named,
             (Some(ProtoScope::Namespace), Some(namespace)) => Self::Namespace(namespace.to_owned()),
-            // Without a scope it may be global where its namespace is the root namespace.
-            (None, Some(namespace)) if namespace != ROOT_NAMESPACE => Self::Namespace(namespace.to_owned()),
+            // Without a scope it may be global where its namespace may be the root namespace.
+            (None, Some(namespace)) if ![root_namespace, USUAL_ROOT].contains(&namespace) => {
+                Self::Namespace(namespace.to_owned())
+            }
             _ => Self::Everything,
         }
     }
@@ -79,17 +95,39 @@ impl Reach {
     }
 }
 
-/// istio: the root namespace unless another is configured, which proxies are not told.
-const ROOT_NAMESPACE: &str = "istio-system";
+// istio: the root namespace unless another is configured. It counts in any case: where the sidecar took the control
+// plane's namespace for the root namespace, that may be a guess.
+pub(super) const USUAL_ROOT: &str = "istio-system";
 
 impl Tables {
+    pub(super) fn new(root_namespace: &str) -> Self {
+        Self {
+            root_namespace: root_namespace.to_owned(),
+            workloads: HashMap::new(),
+            services: HashMap::new(),
+            by_address: HashMap::new(),
+            by_service_address: HashMap::new(),
+            by_hostname: HashMap::new(),
+            members: HashMap::new(),
+            endpoints: HashMap::new(),
+            stale: BTreeSet::new(),
+            policies: BTreeMap::new(),
+            broken: BTreeMap::new(),
+            strict_by: HashMap::new(),
+        }
+    }
+
     pub(super) fn address(&mut self, name: &str, bytes: &[u8]) -> Result<(), ReadError> {
         let message = Address::decode(bytes).map_err(|_| ReadError::Decode)?;
         match message.r#type.ok_or(ReadError::Empty)? {
-            Type::Workload(message) => {
+            Type::Workload(mut message) => {
+                let strict_by = std::mem::take(&mut message.strict_by);
                 let workload = Workload::new(message)?;
                 let loads = self.remove_address(name);
                 self.insert_workload(name, workload, loads);
+                if !strict_by.is_empty() {
+                    self.strict_by.insert(name.to_owned(), strict_by);
+                }
             }
             Type::Service(message) => {
                 let service = Service::new(message)?;
@@ -137,6 +175,7 @@ impl Tables {
         let Some(Known { workload, loads }) = self.workloads.remove(name) else {
             return BTreeMap::new();
         };
+        self.strict_by.remove(name);
         for address in &workload.addresses {
             if self.by_address.get(address).is_some_and(|owner| owner == name) {
                 self.by_address.remove(address);
@@ -216,7 +255,7 @@ impl Tables {
 
     pub(super) fn policy(&mut self, name: &str, bytes: &[u8]) -> Result<(), ReadError> {
         let message = Authorization::decode(bytes).ok();
-        let reach = Reach::of(name, message.as_ref());
+        let reach = Reach::of(name, message.as_ref(), &self.root_namespace);
         let read = message
             .ok_or(ReadError::Decode)
             .and_then(|message| Ok(Policy::new(message)?));
@@ -228,7 +267,8 @@ impl Tables {
             }
             Err(error) => {
                 if !self.policies.contains_key(name) {
-                    self.broken.insert(name.to_owned(), reach);
+                    let why = error.to_string();
+                    self.broken.insert(name.to_owned(), Broken { reach, why });
                 }
                 Err(error)
             }
@@ -330,18 +370,59 @@ impl Tables {
             return denied(format!("{} is not known to discovery", connection.destination_ip));
         };
         let mut broken = self.broken.iter();
-        if let Some((broken, _)) = broken.find(|(name, reach)| reach.contains(name, &workload)) {
-            return denied(format!("policy {broken} is not understood"));
+        if let Some((name, Broken { why, .. })) =
+            broken.find(|(name, one)| one.reach.contains(name, &workload))
+        {
+            return denied(format!("policy {name} is not understood: {why}"));
         }
         if let Some(missing) = self.missing_policy(&workload) {
             return denied(format!("policy {missing} has not arrived"));
         }
+        policy::judge(self.applicable(&workload), connection)
+    }
+
+    /// The policies that apply to a workload.
+    fn applicable<'a>(&'a self, workload: &'a Workload) -> impl Iterator<Item = &'a Policy> + Clone {
         let applies = |(name, policy): &(&String, &Policy)| match policy.scope {
             Scope::Global => true,
             Scope::Namespace => policy.namespace == workload.namespace,
             Scope::Workload => workload.policies.contains(name),
         };
-        let policies = self.policies.iter().filter(applies).map(|(_, policy)| policy);
-        policy::judge(policies, connection)
+        self.policies.iter().filter(applies).map(|(_, policy)| policy)
+    }
+
+    /// The policies that a judgement of a connection to a workload rests on.
+    pub(super) fn grounds(&self, destination: IpAddr, judgement: &Judgement) -> Vec<Ground> {
+        let Some(workload) = self.workload(destination) else {
+            return Vec::new();
+        };
+        let missing = self.missing_policy(&workload).is_some();
+        let mut broken = self.broken.iter();
+        if missing || broken.any(|(name, one)| one.reach.contains(name, &workload)) {
+            // What decided is not a policy that is known here.
+            return Vec::new();
+        }
+        let mut grounds = policy::grounds(self.applicable(&workload), judgement);
+        let strict = judgement
+            .by
+            .as_ref()
+            .is_some_and(|rule| rule.policy.ends_with(STATIC_STRICT));
+        let by = self
+            .by_address
+            .get(&destination)
+            .and_then(|uid| self.strict_by.get(uid));
+        grounds.extend(by.filter(|_| strict).map(|by| {
+            let made = self
+                .policies
+                .values()
+                .find(|policy| policy.peer_authentication() == by);
+            Ground {
+                policy: by.clone(),
+                denies: true,
+                part: Part::Origin,
+                not_enforced: made.map_or_else(Vec::new, |policy| policy.not_enforced().to_vec()),
+            }
+        }));
+        grounds
     }
 }

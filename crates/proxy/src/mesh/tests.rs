@@ -27,7 +27,10 @@ fn update(name: &str, bytes: Vec<u8>) -> Change {
 
 /// Workloads of two namespaces, the first of which names a policy.
 fn mesh(policy: &str) -> Mesh {
-    let mesh = Mesh::default();
+    known(Mesh::default(), policy)
+}
+
+fn known(mesh: Mesh, policy: &str) -> Mesh {
     for (namespace, name, address) in WORKLOADS {
         let workload = Workload {
             uid: name.to_owned(),
@@ -166,4 +169,25 @@ fn a_policy_that_is_not_understood_closes_the_workloads_it_may_be_for() {
         let missing = name == "shop/p";
         assert_eq!(open(&mesh), [!missing, true, true], "{what}, and it is gone");
     }
+}
+
+#[test]
+fn a_policy_without_a_scope_closes_everything_only_where_it_is_of_the_root_namespace() {
+    let closed = |root: &str, name: &str| {
+        let mesh = known(Mesh::new(root), "shop/good");
+        let good = Authorization {
+            name: "good".to_owned(),
+            namespace: "shop".to_owned(),
+            scope: Scope::WorkloadSelector.into(),
+            action: 1,
+            ..Authorization::default()
+        };
+        apply(&mesh, AUTHORIZATION, update("shop/good", good.encode_to_vec()));
+        apply(&mesh, AUTHORIZATION, update(name, vec![0xff; 3]));
+        open(&mesh)
+    };
+    assert_eq!(closed("istio-system", "ops/p"), [true, true, false]);
+    assert_eq!(closed("ops", "ops/p"), [false; 3]);
+    // The usual one may be it as well.
+    assert_eq!(closed("ops", "istio-system/p"), [false; 3]);
 }

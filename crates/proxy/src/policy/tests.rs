@@ -161,7 +161,7 @@ fn a_judgement_names_the_rule_that_decided_and_what_a_dry_run_would_change() {
     let allow = policy("rules: [{to: [{ports: [80]}]}, {to: [{ports: [8080]}]}]");
     let second = Some(Rule {
         policy: "shop/p".to_owned(),
-        number: 2,
+        number: Some(2),
     });
     let found = judge([&allow].into_iter(), &connection());
     assert_eq!(

@@ -38,6 +38,7 @@ use anyhow::bail;
 use args::FormatChoice;
 use assume::Assumptions;
 use fix::Fixes;
+use policies::Policy;
 use remora_inject::{Inventory, Settings, inject_object};
 use remora_pod::workload::{self, Shape};
 use remora_pod::yaml::{self, Document, Limits, Place, RawDocument};
@@ -122,8 +123,10 @@ struct Totals {
     errors: usize,
     warnings: usize,
     notes: usize,
-    /// Findings about policies.
+    /// Policies, which are no pods.
     policies: usize,
+    /// Errors and warnings about them, which are among those above.
+    policy_findings: usize,
     /// Files, documents and objects that could not be checked.
     unchecked: usize,
     worst: Option<Severity>,
@@ -140,7 +143,20 @@ impl Totals {
         self.worst = [self.worst, subject.report.worst()].into_iter().flatten().min();
     }
 
-    /// `3 pods checked: 2 errors, 1 warning`.
+    fn count_policy(&mut self, policy: &Policy<'_>) {
+        self.policies += 1;
+        self.policy_findings += policy.findings.len();
+        self.errors += policy.count(Severity::Error);
+        self.warnings += policy.count(Severity::Warning);
+        self.worst = [self.worst, policy.worst()].into_iter().flatten().min();
+    }
+
+    /// Whether something was found in pods, which `--fix` may mend.
+    fn is_mendable(&self) -> bool {
+        self.errors + self.warnings > self.policy_findings
+    }
+
+    /// `3 pods and 1 policy checked: 2 errors, 1 warning`.
     fn sentence(&self) -> String {
         let counts = [
             (self.errors, "error"),
@@ -157,7 +173,16 @@ impl Totals {
         } else {
             found.join(", ")
         };
-        format!("{} checked: {found}", counted(self.pods, "pod"))
+        let mut subjects = Vec::new();
+        if self.pods > 0 || self.policies == 0 {
+            subjects.push(counted(self.pods, "pod"));
+        }
+        match self.policies {
+            0 => {}
+            1 => subjects.push("1 policy".to_owned()),
+            many => subjects.push(format!("{many} policies")),
+        }
+        format!("{} checked: {found}", subjects.join(" and "))
     }
 }
 
@@ -165,6 +190,9 @@ impl Totals {
 trait Format {
     /// Tells about one pod.
     fn pod(&mut self, subject: &Subject<'_>) -> anyhow::Result<()>;
+
+    /// Tells about one policy.
+    fn policy(&mut self, policy: &Policy<'_>) -> anyhow::Result<()>;
 
     /// The whole output.
     fn close(self: Box<Self>, totals: &Totals) -> anyhow::Result<Spool>;
@@ -267,8 +295,8 @@ impl<'a> Work<'a> {
             marks: &marks,
             written: written.as_ref(),
         };
-        for finding in policies::findings(&value) {
-            self.policy(&finding, &place);
+        for policy in policies::check(origin, &value) {
+            self.policy(&policy)?;
         }
         let mut found = Vec::new();
         for shape in workload::find(&value) {
@@ -328,24 +356,14 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// A policy has no timeline: it is told beside the pods, whatever the format.
-    fn policy(&mut self, finding: &policies::Finding, place: &dyn Fn(&Path) -> Place) {
-        let text = format!("{}: {finding}", place(&finding.path));
-        match finding.severity {
-            Severity::Error => {
-                self.totals.errors += 1;
-                out::error_text(text);
-            }
-            Severity::Warning | Severity::Note => {
-                self.totals.warnings += 1;
-                out::warning(text);
-            }
+    /// No fix is known that can be applied by itself, so `--fix` names what is wrong and changes nothing.
+    fn policy(&mut self, policy: &Policy<'_>) -> anyhow::Result<()> {
+        self.totals.count_policy(policy);
+        if let Some(format) = &mut self.format {
+            return format.policy(policy);
         }
-        self.totals.policies += 1;
-        self.totals.worst = [self.totals.worst, Some(finding.severity)]
-            .into_iter()
-            .flatten()
-            .min();
+        policy.warn();
+        Ok(())
     }
 
     fn error(&mut self, text: impl std::fmt::Display) {

@@ -145,7 +145,7 @@ pub static RM025: Rule = Rule {
     why: "Such a policy fails closed: an ALLOW rule with a problem allows nothing, a DENY rule matches as if the \
            condition were absent, an unknown action denies everything, and a PeerAuthentication requires mutual \
            TLS. The API server drops unknown fields silently, so a misspelt field arrives as an empty one.",
-    seen: "Connections that should be admitted are reset; `remora why` names the policy.",
+    seen: "Connections that should be admitted are reset; `remora why` names the policy, the rule and the field.",
     remedy: "Correct the field that the finding names.",
 };
 

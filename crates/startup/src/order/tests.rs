@@ -179,3 +179,42 @@ fn main_containers_keep_their_order_unless_declared() {
     let items = vec![a, user("b"), user("c")];
     assert_eq!(names(&items, &plan_main(&items)), "b a c");
 }
+
+/// Longer than the stack of a thread would allow for one call frame a container.
+const CHAIN: usize = 20_000;
+
+/// Each container starts after the next one of the list, so the usual order is turned around.
+fn chain() -> Vec<Item> {
+    let link = |index: usize| {
+        let mut link = user(&format!("c{index}"));
+        if index + 1 < CHAIN {
+            link.start_after = vec![format!("c{}", index + 1)];
+        }
+        link
+    };
+    (0..CHAIN).map(link).collect()
+}
+
+#[test]
+fn a_long_chain_of_constraints_is_planned_without_recursion() {
+    let mut items = chain();
+    for plan in [plan_native(&items), plan_main(&items)] {
+        assert!(plan.order.iter().copied().eq((0..CHAIN).rev()));
+        assert!(
+            !plan
+                .problems
+                .iter()
+                .any(|p| matches!(p, Problem::Contradiction { .. }))
+        );
+    }
+    // The last one closes the chain to a cycle, which is named as a whole.
+    items[CHAIN - 1].start_after = vec!["c0".to_owned()];
+    let closed = plan_main(&items);
+    assert!(closed.order.iter().copied().eq(0..CHAIN));
+    let [Problem::Contradiction { cycle }] = &closed.problems[..] else {
+        panic!("{} problems", closed.problems.len())
+    };
+    assert_eq!(cycle.len(), CHAIN + 1);
+    assert_eq!((cycle[0].as_str(), cycle[1].as_str()), ("c0", "c19999"));
+    assert_eq!(cycle[CHAIN], "c0");
+}

@@ -1,7 +1,8 @@
 //! Cases at the edges of the API: what is reported about them, and which workloads are closed.
 
 use super::{assert_closed, document, mesh, one, translated};
-use crate::mesh::{Action, Scope};
+use crate::mesh::{Action, Scope, Translation};
+use crate::policy::problem::SUMMARY_LIMIT;
 use crate::policy::{Consequence, Fault, authorization};
 use serde_json::json;
 
@@ -136,7 +137,7 @@ fn a_selector_beside_targets_is_reported_as_a_conflict_and_no_targets_as_empty()
         translated(&spec).1.remove(0).fault
     };
     let conflict = with(&json!([{"kind": "Gateway", "name": "w"}]));
-    assert!(matches!(conflict, Fault::Conflict(_)), "{conflict:?}");
+    assert!(matches!(conflict, Fault::Conflict { .. }), "{conflict:?}");
     assert_eq!(with(&json!([])), Fault::Empty);
 }
 
@@ -164,4 +165,46 @@ fn a_selector_without_labels_selects_every_workload_of_the_namespace() {
         assert_eq!(translated.selector, None, "{selector}");
         assert_eq!(translated.policy.unwrap().scope, Scope::Namespace, "{selector}");
     }
+}
+
+/// Proxies explain their decisions with it: reasons, and the author's numbers of rules.
+#[test]
+fn a_translation_says_what_is_missing_and_why() {
+    let (typo, http) = (
+        json!({"from": [{"source": {"principal": ["x"]}}]}),
+        json!({"to": [{"operation": {"methods": ["GET"]}}]}),
+    );
+    let ports = json!({"to": [{"operation": {"ports": ["80"]}}]});
+    let (policy, problems) = translated(&json!({"rules": [typo, ports, http]}));
+    assert_eq!(policy.rules.len(), 1);
+    assert_eq!(policy.translation.left_out_rules, [0, 2]);
+    let texts: Vec<String> = problems.iter().map(ToString::to_string).collect();
+    assert_eq!(policy.translation.not_enforced, texts);
+    assert!(!policy.translation.synthetic_rules);
+    let (policy, _) = translated(&json!({"rules": [ports]}));
+    assert_eq!(policy.translation, Translation::default(), "nothing is sent");
+    for closed in [
+        json!({"action": "BLOCK", "rules": [ports]}),
+        json!({"rulez": [ports]}),
+        json!({"action": "DENY", "rulez": [ports]}),
+        json!({"action": "DENY", "rules": "all"}),
+        json!({"action": "ALLOW", "provider": {}, "rules": [ports]}),
+        json!("all"),
+    ] {
+        let (policy, problems) = translated(&closed);
+        assert!(policy.translation.synthetic_rules, "{closed}");
+        assert_eq!(policy.translation.not_enforced.len(), problems.len(), "{closed}");
+    }
+}
+
+#[test]
+fn what_is_said_about_a_policy_is_limited_and_counts_the_rest() {
+    let fields: serde_json::Map<_, _> = (0..100).map(|n| (format!("field{n}"), json!([]))).collect();
+    let (policy, problems) = translated(&json!({"rules": [{"from": [{"source": fields}]}]}));
+    assert_eq!(problems.len(), 100);
+    let lines = policy.translation.not_enforced;
+    let letters: usize = lines.iter().map(|line| line.chars().count() + 2).sum();
+    assert!(letters <= SUMMARY_LIMIT, "{letters}");
+    let told = lines.len() - 1;
+    assert_eq!(lines[told], format!("and {} more", 100 - told));
 }

@@ -6,12 +6,13 @@ use super::lanes::outcome;
 use super::markup::Escaped;
 use super::measured;
 use super::page::{STYLE_OF_PAGES, STYLE_OF_PICTURES};
-use super::subject::{Play, Subject, usual};
+use super::policies::{self, Policy};
+use super::subject::{Play, Spot, Subject, usual};
 use super::svg::{self, PATTERNS, WIDTH};
 use super::text::mode;
 use super::{Format, Totals};
 use crate::spool::Spool;
-use remora_startup::findings::{self, Finding, Fixed};
+use remora_startup::findings::{self, Finding, Fixed, Rule, Severity};
 use remora_startup::json;
 use remora_startup::timeline::Timeline;
 use serde_json::Value;
@@ -19,11 +20,16 @@ use std::fmt::Write as _;
 
 pub(super) struct Html {
     body: Spool,
+    /// They follow the pods, wherever they stand in the input.
+    policies: Spool,
 }
 
 impl Html {
     pub(super) fn new() -> Self {
-        Self { body: Spool::new() }
+        Self {
+            body: Spool::new(),
+            policies: Spool::new(),
+        }
     }
 }
 
@@ -55,6 +61,26 @@ impl Format for Html {
         self.body.push(&out)
     }
 
+    fn policy(&mut self, policy: &Policy<'_>) -> anyhow::Result<()> {
+        let mut out = String::new();
+        let state = if policy.findings.is_empty() {
+            " <span class=\"ok\">✓ enforced as written</span>"
+        } else {
+            ""
+        };
+        let line = policy.place().line;
+        let _ = writeln!(
+            out,
+            "<h3>{}{state}</h3><p class=\"dim\">{}:{line}</p>",
+            Escaped(&policy.name),
+            Escaped(policy.origin.file),
+        );
+        for finding in &policy.findings {
+            article_of_policy(&mut out, policy, finding);
+        }
+        self.policies.push(&out)
+    }
+
     fn close(self: Box<Self>, totals: &Totals) -> anyhow::Result<Spool> {
         self.close_as("remora check", totals)
     }
@@ -79,6 +105,11 @@ impl Html {
             ))?;
         }
         page.append(self.body)?;
+        if totals.policies > 0 {
+            page.push("<section><h2>Policies</h2><p class=\"dim\">Objects that are not pods.</p>\n")?;
+            page.append(self.policies)?;
+            page.push("</section>\n")?;
+        }
         page.push("</main></body></html>\n")?;
         Ok(page)
     }
@@ -121,20 +152,58 @@ pub(super) fn picture(out: &mut String, timeline: &Timeline, words: &str) {
     );
 }
 
-fn article(out: &mut String, subject: &Subject<'_>, finding: &Finding) {
-    let spot = subject.spot(&finding.path);
-    let severity = finding.severity.as_str();
+/// The beginning of an article: what, where, and the line.
+fn open_article(out: &mut String, rule: &Rule, severity: Severity, file: &str, spot: &Spot) {
+    let severity = severity.as_str();
     let _ = write!(
         out,
         "<article class=\"{severity}\"><h4>{severity} {}: {}</h4><p class=\"place\"><code>{}:{}:{}</code></p>\
-         <pre><span class=\"dim\">{} │</span> {}</pre><dl><dt>why</dt><dd>{}</dd><dt>you see</dt><dd>{}</dd>",
-        finding.rule.code,
-        Escaped(finding.rule.title),
-        Escaped(subject.origin.file),
+         <pre><span class=\"dim\">{} │</span> {}</pre>",
+        rule.code,
+        Escaped(rule.title),
+        Escaped(file),
         spot.line,
         spot.column,
         spot.line,
         Escaped(spot.text.trim_end()),
+    );
+}
+
+fn close_article(out: &mut String, rule: &Rule) {
+    let _ = writeln!(
+        out,
+        "<details><summary>About {}</summary><p>{}</p><p>{}</p><p>{}</p></details></article>",
+        rule.code,
+        Escaped(rule.what),
+        Escaped(rule.why),
+        Escaped(rule.remedy),
+    );
+}
+
+fn article_of_policy(out: &mut String, policy: &Policy<'_>, finding: &policies::Finding) {
+    open_article(
+        out,
+        finding.rule,
+        finding.severity,
+        policy.origin.file,
+        &policy.spot(finding),
+    );
+    let _ = write!(
+        out,
+        "<dl><dt>why</dt><dd>{}</dd><dt>you see</dt><dd>{}</dd><dt>fix</dt><dd>{}</dd></dl>",
+        Escaped(&finding.cause),
+        Escaped(&finding.consequence),
+        Escaped(&finding.fix),
+    );
+    close_article(out, finding.rule);
+}
+
+fn article(out: &mut String, subject: &Subject<'_>, finding: &Finding) {
+    let spot = subject.spot(&finding.path);
+    open_article(out, finding.rule, finding.severity, subject.origin.file, &spot);
+    let _ = write!(
+        out,
+        "<dl><dt>why</dt><dd>{}</dd><dt>you see</dt><dd>{}</dd>",
         Escaped(&finding.cause),
         Escaped(&finding.consequence),
     );
@@ -157,14 +226,8 @@ fn article(out: &mut String, subject: &Subject<'_>, finding: &Finding) {
         }
         out.push_str("</ol></dd>");
     }
-    let _ = writeln!(
-        out,
-        "</dl><details><summary>About {}</summary><p>{}</p><p>{}</p><p>{}</p></details></article>",
-        finding.rule.code,
-        Escaped(finding.rule.what),
-        Escaped(finding.rule.why),
-        Escaped(finding.rule.remedy),
-    );
+    out.push_str("</dl>");
+    close_article(out, finding.rule);
 }
 
 /// What the best fixes make of the pod.

@@ -1,6 +1,7 @@
 //! `--format sarif`: for code scanning, SARIF 2.1.0.
 
-use super::subject::Subject;
+use super::policies::{self, Policy};
+use super::subject::{Spot, Subject};
 use super::{Format, Totals};
 use crate::spool::Spool;
 use remora_startup::findings::{self, Finding, Rule, Severity};
@@ -29,18 +30,25 @@ impl Sarif {
         ))?;
         Ok(Self { spool, first: true })
     }
+
+    fn push(&mut self, result: &Value) -> anyhow::Result<()> {
+        if !std::mem::take(&mut self.first) {
+            self.spool.push(",")?;
+        }
+        self.spool.push("\n")?;
+        self.spool.push(&result.to_string())
+    }
 }
 
 impl Format for Sarif {
     fn pod(&mut self, subject: &Subject<'_>) -> anyhow::Result<()> {
-        for finding in &subject.report.findings {
-            if !std::mem::take(&mut self.first) {
-                self.spool.push(",")?;
-            }
-            self.spool.push("\n")?;
-            self.spool.push(&result(subject, finding).to_string())?;
-        }
-        Ok(())
+        let mut findings = subject.report.findings.iter();
+        findings.try_for_each(|finding| self.push(&result_of_pod(subject, finding)))
+    }
+
+    fn policy(&mut self, policy: &Policy<'_>) -> anyhow::Result<()> {
+        let mut findings = policy.findings.iter();
+        findings.try_for_each(|finding| self.push(&result_of_policy(policy, finding)))
     }
 
     fn close(mut self: Box<Self>, totals: &Totals) -> anyhow::Result<Spool> {
@@ -62,8 +70,7 @@ fn rule(rule: &Rule) -> Value {
     })
 }
 
-fn result(subject: &Subject<'_>, finding: &Finding) -> Value {
-    let spot = subject.spot(&finding.path);
+fn result_of_pod(subject: &Subject<'_>, finding: &Finding) -> Value {
     let mut message = format!(
         "{}: {}\nYou see: {}",
         subject.name, finding.cause, finding.consequence
@@ -71,15 +78,59 @@ fn result(subject: &Subject<'_>, finding: &Finding) -> Value {
     for fix in &finding.fixes {
         let _ = write!(message, "\nFix: {} (but {})", fix.title, fix.trade_off);
     }
+    let fingerprint = format!(
+        "{}/{}/{}/{}",
+        subject.name, finding.rule.code, finding.container, finding.field
+    );
+    result(&Told {
+        rule: finding.rule,
+        severity: finding.severity,
+        message,
+        file: subject.origin.file,
+        spot: subject.spot(&finding.path),
+        pointer: subject.pointer(&finding.path),
+        fingerprint,
+    })
+}
+
+fn result_of_policy(policy: &Policy<'_>, finding: &policies::Finding) -> Value {
+    let message = format!(
+        "{}: {}\nYou see: {}\nFix: {}",
+        policy.name, finding.cause, finding.consequence, finding.fix
+    );
+    result(&Told {
+        rule: finding.rule,
+        severity: finding.severity,
+        message,
+        file: policy.origin.file,
+        spot: policy.spot(finding),
+        pointer: policy.pointer(finding),
+        fingerprint: format!("{}/{}/{}", policy.name, finding.rule.code, finding.field),
+    })
+}
+
+/// What a result says, of whatever kind of object.
+struct Told<'a> {
+    rule: &'static Rule,
+    severity: Severity,
+    message: String,
+    file: &'a str,
+    spot: Spot,
+    pointer: String,
+    fingerprint: String,
+}
+
+fn result(told: &Told<'_>) -> Value {
+    let spot = &told.spot;
     let length = u32::try_from(spot.text.trim_end().chars().count()).unwrap_or(u32::MAX);
     json!({
-        "ruleId": finding.rule.code,
-        "ruleIndex": findings::rules().position(|r| r.code == finding.rule.code),
-        "level": level(finding.severity),
-        "message": {"text": message},
+        "ruleId": told.rule.code,
+        "ruleIndex": findings::rules().position(|rule| rule.code == told.rule.code),
+        "level": level(told.severity),
+        "message": {"text": told.message},
         "locations": [{
             "physicalLocation": {
-                "artifactLocation": {"uri": uri(subject.origin.file)},
+                "artifactLocation": {"uri": uri(told.file)},
                 "region": {
                     "startLine": spot.line,
                     "startColumn": spot.column,
@@ -87,11 +138,9 @@ fn result(subject: &Subject<'_>, finding: &Finding) -> Value {
                     "snippet": {"text": spot.text},
                 },
             },
-            "logicalLocations": [{"fullyQualifiedName": subject.pointer(&finding.path)}],
+            "logicalLocations": [{"fullyQualifiedName": told.pointer}],
         }],
-        "partialFingerprints": {
-            "finding/v1": format!("{}/{}/{}/{}", subject.name, finding.rule.code, finding.container, finding.field),
-        },
+        "partialFingerprints": {"finding/v1": told.fingerprint},
     })
 }
 

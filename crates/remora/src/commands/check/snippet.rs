@@ -1,10 +1,11 @@
 //! A finding in the style of a compiler's message: headline, place, source line, and what follows from it.
 
+use super::policies::{self, Policy};
 use super::subject::{Spot, Subject};
 use super::words::{COLUMNS, tame, wrapped};
 use anstyle::{AnsiColor, Style};
 use remora_startup::analysis::Cycle;
-use remora_startup::findings::{Finding, Severity};
+use remora_startup::findings::{Finding, Rule, Severity};
 use std::fmt::Write as _;
 
 const BOLD: Style = Style::new().bold();
@@ -27,12 +28,7 @@ const MARGIN: usize = 12;
 /// The message. Fixes that were told before are only named.
 pub(super) fn render<'f>(subject: &Subject<'_>, finding: &'f Finding, told: &mut Vec<&'f str>) -> String {
     let spot = subject.spot(&finding.path);
-    let mut message = Message {
-        out: String::new(),
-        gutter: spot.line.to_string().len(),
-    };
-    message.head(subject, finding, &spot);
-    message.source(finding, &spot);
+    let mut message = Message::new(finding.rule, finding.severity, subject.origin.file, &spot);
     message.item("why", &tame(&finding.cause));
     message.item("you see", &tame(&finding.consequence));
     if let Some(cycle) = &finding.cycle {
@@ -46,6 +42,16 @@ pub(super) fn render<'f>(subject: &Subject<'_>, finding: &'f Finding, told: &mut
             told.push(&fix.title);
         }
     }
+    message.out
+}
+
+/// The message about a field of a policy.
+pub(super) fn of_policy(policy: &Policy<'_>, finding: &policies::Finding) -> String {
+    let spot = policy.spot(finding);
+    let mut message = Message::new(finding.rule, finding.severity, policy.origin.file, &spot);
+    message.item("why", &tame(&finding.cause));
+    message.item("you see", &finding.consequence);
+    message.fix(1, &tame(&finding.fix), "");
     message.out
 }
 
@@ -70,16 +76,26 @@ struct Message {
 }
 
 impl Message {
-    fn head(&mut self, subject: &Subject<'_>, finding: &Finding, spot: &Spot) {
-        let style = style_of(finding.severity);
-        let (word, rule) = (finding.severity.as_str(), finding.rule);
+    /// Headline, place and source line.
+    fn new(rule: &Rule, severity: Severity, file: &str, spot: &Spot) -> Self {
+        let mut message = Self {
+            out: String::new(),
+            gutter: spot.line.to_string().len(),
+        };
+        message.head(rule, severity, file, spot);
+        message.source(severity, spot);
+        message
+    }
+
+    fn head(&mut self, rule: &Rule, severity: Severity, file: &str, spot: &Spot) {
+        let (style, word) = (style_of(severity), severity.as_str());
         // Writing to a String cannot fail.
         let _ = writeln!(
             self.out,
             "{style}{word}[{}]{style:#}{BOLD}: {}{BOLD:#}",
             rule.code, rule.title
         );
-        let (gutter, file) = (self.gutter, tame(subject.origin.file));
+        let (gutter, file) = (self.gutter, tame(file));
         let _ = writeln!(
             self.out,
             "{:gutter$}{RULER}-->{RULER:#} {file}:{}:{}",
@@ -87,7 +103,7 @@ impl Message {
         );
     }
 
-    fn source(&mut self, finding: &Finding, spot: &Spot) {
+    fn source(&mut self, severity: Severity, spot: &Spot) {
         let gutter = self.gutter;
         let column = usize::try_from(spot.column).unwrap_or(1).max(1) - 1;
         let room = COLUMNS.saturating_sub(gutter + 3);
@@ -101,7 +117,7 @@ impl Message {
         let shown = line.trim_end();
         let column = column - left_out;
         let carets = shown.chars().count().saturating_sub(column).max(1);
-        let style = style_of(finding.severity);
+        let style = style_of(severity);
         let _ = writeln!(self.out, "{:gutter$} {RULER}|{RULER:#}", "");
         let number = spot.line;
         let _ = writeln!(self.out, "{RULER}{number:>gutter$} |{RULER:#} {shown}");

@@ -20,6 +20,22 @@ pub(super) struct Origin<'a> {
     pub(super) written: Option<&'a Value>,
 }
 
+impl Origin<'_> {
+    /// Where a part of the document is written, or the nearest part around it.
+    pub(super) fn spot(&self, path: &Path) -> Spot {
+        let mark = self.marks.nearest(path).key();
+        let index = usize::try_from(mark.line)
+            .unwrap_or(0)
+            .saturating_sub(self.raw.line);
+        let text = self.raw.text.lines().nth(index).unwrap_or_default();
+        Spot {
+            line: mark.line,
+            column: mark.column,
+            text: text.to_owned(),
+        }
+    }
+}
+
 /// A place in a file, with its line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Spot {
@@ -101,29 +117,12 @@ impl<'a> Subject<'a> {
             Some(written) => self.at.concat(&self.before_injection(written, &below)),
             None => self.at.concat(&below),
         };
-        let mark = self.origin.marks.nearest(&path).key();
-        let first = self.origin.raw.line;
-        let index = usize::try_from(mark.line).unwrap_or(0).saturating_sub(first);
-        let text = self.origin.raw.text.lines().nth(index).unwrap_or_default();
-        Spot {
-            line: mark.line,
-            column: mark.column,
-            text: text.to_owned(),
-        }
+        self.origin.spot(&path)
     }
 
     /// JSON pointer in the whole document of a pointer in the object.
     pub(super) fn pointer(&self, below: &str) -> String {
-        let mut pointer = String::new();
-        for step in self.at.segments() {
-            pointer.push('/');
-            match step {
-                Segment::Key(key) => pointer.push_str(&key.replace('~', "~0").replace('/', "~1")),
-                Segment::Index(index) => pointer.push_str(&index.to_string()),
-            }
-        }
-        pointer.push_str(below);
-        pointer
+        pointer(&self.at) + below
     }
 
     /// Injection moves containers; their names tell where they were written.
@@ -149,6 +148,19 @@ impl<'a> Subject<'a> {
         }
         spec
     }
+}
+
+/// A path as a JSON pointer.
+pub(super) fn pointer(path: &Path) -> String {
+    let mut pointer = String::new();
+    for step in path.segments() {
+        pointer.push('/');
+        match step {
+            Segment::Key(key) => pointer.push_str(&key.replace('~', "~0").replace('/', "~1")),
+            Segment::Index(index) => pointer.push_str(&index.to_string()),
+        }
+    }
+    pointer
 }
 
 pub(super) fn usual(report: &Report, options: &Options) -> Play {

@@ -6,6 +6,7 @@
 use super::lanes::{comes_back, sign};
 use super::markup::Escaped;
 use super::page::STYLE_OF_PICTURES;
+use super::policies::Policy;
 use super::scale::Scale;
 use super::subject::Subject;
 use super::text::mode;
@@ -384,6 +385,12 @@ impl Format for Svg {
             drawing.body
         ))?;
         self.height += drawing.height + 44.0;
+        Ok(())
+    }
+
+    /// There is nothing to draw.
+    fn policy(&mut self, policy: &Policy<'_>) -> anyhow::Result<()> {
+        policy.warn();
         Ok(())
     }
 

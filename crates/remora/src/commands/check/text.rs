@@ -1,6 +1,7 @@
 //! For a terminal: a picture and messages for a pod with findings, one line for a pod without.
 
 use super::lanes;
+use super::policies::Policy;
 use super::snippet;
 use super::subject::{Play, Subject};
 use super::words::{COLUMNS, tame, time, wrapped};
@@ -77,11 +78,29 @@ impl Format for Text {
         self.push(&text)
     }
 
+    fn policy(&mut self, policy: &Policy<'_>) -> anyhow::Result<()> {
+        let name = tame(&policy.name);
+        if policy.findings.is_empty() {
+            return self.push(&format!("{GOOD}ok{GOOD:#} {name} (enforced as written)\n"));
+        }
+        let title = format!("{name} (not enforced as written)");
+        let mut text = headline(&title, policy.origin.file, policy.place().line);
+        for finding in &policy.findings {
+            text.push('\n');
+            text.push_str(&snippet::of_policy(policy, finding));
+        }
+        text.push('\n');
+        self.push(&text)
+    }
+
     fn close(mut self: Box<Self>, totals: &Totals) -> anyhow::Result<Spool> {
-        if totals.pods > 0 {
+        if totals.pods + totals.policies > 0 {
             let mut sentence = totals.sentence();
             if totals.errors + totals.warnings > 0 {
-                sentence.push_str("; --explain CODE says more, --fix mends");
+                sentence.push_str("; --explain CODE says more");
+            }
+            if totals.is_mendable() {
+                sentence.push_str(", --fix mends");
             }
             let sentence = wrapped(&sentence, "", "");
             self.push(&format!("{BOLD}{sentence}{BOLD:#}\n"))?;
@@ -107,9 +126,12 @@ pub(super) fn mode_of(setup: &Setup) -> String {
 
 fn heading(subject: &Subject<'_>) -> String {
     let spot = subject.spot(&format!("{}/spec", subject.report.analysis.view.root));
-    let (name, file) = (tame(&subject.name), tame(subject.origin.file));
-    let title = format!("{name} ({})", mode(subject));
-    let place = format!("{file}:{}", spot.line);
+    let title = format!("{} ({})", tame(&subject.name), mode(subject));
+    headline(&title, subject.origin.file, spot.line)
+}
+
+fn headline(title: &str, file: &str, line: u32) -> String {
+    let place = format!("{}:{line}", tame(file));
     let gap = COLUMNS.saturating_sub(title.chars().count() + place.chars().count());
     if gap < 2 {
         return format!("{BOLD}{title}{BOLD:#}\n{DIM}{place}{DIM:#}\n");
