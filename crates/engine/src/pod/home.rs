@@ -18,10 +18,11 @@ use serde_json::Value;
 use tokio::runtime::Handle;
 use tokio::task::spawn_blocking;
 
-use super::{Home, HomeError, Mail, Pod, chain, facts, watch};
+use super::{Home, HomeError, Mail, Pod, chain, facts, users, watch};
 use crate::cgroup::Hierarchy;
 use crate::network::{NODE_ADDRESS, NetworkError};
 use crate::sandbox::{Processes, Sandbox, SandboxSpec};
+use crate::users::UserNamespace;
 use crate::volumes;
 use crate::world::{Notice, PodId, World};
 
@@ -136,27 +137,8 @@ fn leave(world: &World, home: &Home) -> Result<(), HomeError> {
 
 async fn make(world: &World, pod: &Value, place: &Place) -> Result<Home, HomeError> {
     let flag = |field: &str| flag(pod, field);
-    let own_users = view::at(pod, &["spec", "hostUsers"]) == Some(&Value::Bool(false));
-    if own_users && !crate::sys::in_user_namespace() {
-        return Err(HomeError::UserNamespace);
-    }
-    let network = match place.address {
-        None => world.node.namespace().clone(),
-        Some(address) => {
-            let made = Namespace::create().map_err(|source| NetworkError::Namespace {
-                what: "make a network namespace for the pod",
-                source,
-            })?;
-            world.node.attach(&made, address)?;
-            made
-        }
-    };
     let (id, sandboxes) = (place.id, place.sandboxes);
     let address = place.address.unwrap_or(NODE_ADDRESS);
-    capture_with_sandbox(pod, &network)?;
-    if let Some(plugin) = &world.plugin {
-        plugin.add(pod, &network).map_err(HomeError::Plugin)?;
-    }
     let directory = world.directory.join("pods").join(format!("{id}-{sandboxes}"));
     let facts = facts(world, address, format!("00000000-0000-4000-8000-{id:012}"));
     let volumes = volumes::plan(pod, &facts, &world.objects)?;
@@ -166,6 +148,18 @@ async fn make(world: &World, pod: &Value, place: &Place) -> Result<Home, HomeErr
         &directory.join("volumes"),
         world.private_mounts,
     )?;
+    let users = users::of(
+        world,
+        pod,
+        id,
+        &volumes::elsewhere(&volumes, &directory.join("volumes")),
+    )
+    .await?;
+    let network = network(world, place, users.as_deref())?;
+    capture_with_sandbox(pod, &network)?;
+    if let Some(plugin) = &world.plugin {
+        plugin.add(pod, &network).map_err(HomeError::Plugin)?;
+    }
     write(&directory.join("hosts"), &volumes::hosts(pod, &facts))?;
     write(
         &directory.join("resolv.conf"),
@@ -180,6 +174,7 @@ async fn make(world: &World, pod: &Value, place: &Place) -> Result<Home, HomeErr
         network: Some(network.clone()),
         host_ipc: flag("hostIPC"),
         sysctls: sysctls(pod),
+        users,
         processes: match (flag("shareProcessNamespace"), flag("hostPID")) {
             (true, _) => Processes::Pod,
             (_, true) => Processes::Host,
@@ -199,6 +194,22 @@ async fn make(world: &World, pod: &Value, place: &Place) -> Result<Home, HomeErr
     })
 }
 
+/// The network of a pod, connected to the node.
+fn network(world: &World, place: &Place, users: Option<&UserNamespace>) -> Result<Namespace, HomeError> {
+    let Some(address) = place.address else {
+        return Ok(world.node.namespace().clone());
+    };
+    let network = match users {
+        Some(users) => users.network().clone(),
+        None => Namespace::create().map_err(|source| NetworkError::Namespace {
+            what: "make a network namespace for the pod",
+            source,
+        })?,
+    };
+    world.node.attach(&network, address)?;
+    Ok(network)
+}
+
 /// The group of the pod. Where the kernel cannot count processes, pods run without that limit, which is reported.
 async fn pod_group(world: &World, id: PodId, sandboxes: usize) -> Option<Arc<Hierarchy>> {
     let node = world.cgroups.as_ref()?;
@@ -215,7 +226,7 @@ async fn pod_group(world: &World, id: PodId, sandboxes: usize) -> Option<Arc<Hie
     }
 }
 
-fn sysctls(pod: &Value) -> Vec<(String, String)> {
+pub(super) fn sysctls(pod: &Value) -> Vec<(String, String)> {
     let listed = view::list(pod, &["spec", "securityContext", "sysctls"]).iter();
     let pair = |s: &Value| {
         let value = s.get("value").map(view::scalar).unwrap_or_default();
