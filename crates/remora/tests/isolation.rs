@@ -380,7 +380,7 @@ fn a_pod_and_a_flag_decide_about_users() {
         let refused = "hostUsers: false asks for a user namespace, which the pod cannot have: the pod has hostPID: true";
         run.wait_for(refused);
         assert!(run.processes("sleep 645").is_empty());
-        assert!(!run.said().contains("is root of this machine"), "{}", run.said());
+        assert!(!run.said().contains("share the users"), "{}", run.said());
         run.stop();
     }
 }
@@ -399,7 +399,7 @@ fn what_is_impossible_is_reported_once_or_refused() {
     let reason = "the file system of volume \"kernel\" (/sys/kernel) cannot be mounted with mapped ids";
     run.wait_for(&format!("which the pod cannot have: {reason}"));
     let said = run.said();
-    let line = format!("root of the pod is root of this machine: {reason}");
+    let line = format!("and others alike share the users of this machine, root included: {reason}");
     assert_eq!(said.matches(&line).count(), 1, "{said}");
     assert_eq!((users_of(&run, 651)[0], users_of(&run, 652)[0]), (0, 0));
     assert!(run.processes("sleep 653").is_empty());
@@ -427,6 +427,7 @@ fn a_pod_with_users_of_its_own_lacks_nothing() {
     );
     let mut run = start(&[with("hostUsers: false", &manifest)], &[]);
     run.wait_for("sleeper | here");
+    run.wait_for("sleeper ! err\n");
     let said = run.said();
     for line in [
         "out",
@@ -441,7 +442,6 @@ fn a_pod_with_users_of_its_own_lacks_nothing() {
     ] {
         assert!(said.contains(&format!("sleeper | {line}\n")), "{line}: {said}");
     }
-    assert!(said.contains("sleeper ! err\n"), "{said}");
     assert!(
         said.contains("sleeper | ../../devices/virtual/net/eth0"),
         "{said}"

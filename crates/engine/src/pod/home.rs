@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::net::Ipv4Addr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -136,30 +136,15 @@ fn leave(world: &World, home: &Home) -> Result<(), HomeError> {
 }
 
 async fn make(world: &World, pod: &Value, place: &Place) -> Result<Home, HomeError> {
-    let flag = |field: &str| flag(pod, field);
     let (id, sandboxes) = (place.id, place.sandboxes);
     let address = place.address.unwrap_or(NODE_ADDRESS);
     let directory = world.directory.join("pods").join(format!("{id}-{sandboxes}"));
     let facts = facts(world, address, format!("00000000-0000-4000-8000-{id:012}"));
     let volumes = volumes::plan(pod, &facts, &world.objects)?;
-    volumes::prepare(
-        &volumes,
-        &volumes::nested(pod),
-        &directory.join("volumes"),
-        world.private_mounts,
-    )?;
-    let users = users::of(
-        world,
-        pod,
-        id,
-        &volumes::elsewhere(&volumes, &directory.join("volumes")),
-    )
-    .await?;
-    let network = network(world, place, users.as_deref())?;
-    capture_with_sandbox(pod, &network)?;
-    if let Some(plugin) = &world.plugin {
-        plugin.add(pod, &network).map_err(HomeError::Plugin)?;
-    }
+    let base = directory.join("volumes");
+    volumes::prepare(&volumes, &volumes::nested(pod), &base, world.private_mounts)?;
+    let made = sandbox(world, pod, place, &volumes::elsewhere(&volumes, &base)).await;
+    let (sandbox, network) = made.inspect_err(|_| volumes::release(&volumes, &base))?;
     write(&directory.join("hosts"), &volumes::hosts(pod, &facts))?;
     write(
         &directory.join("resolv.conf"),
@@ -169,6 +154,32 @@ async fn make(world: &World, pod: &Value, place: &Place) -> Result<Home, HomeErr
         &directory.join("hostname"),
         &format!("{}\n", volumes::host_name(pod)),
     )?;
+    let cgroups = pod_group(world, id, sandboxes).await;
+    Ok(Home {
+        sandbox,
+        network,
+        address,
+        facts,
+        volumes,
+        directory,
+        cgroups,
+    })
+}
+
+/// The namespaces of a pod, with its network captured and connected.
+async fn sandbox(
+    world: &World,
+    pod: &Value,
+    place: &Place,
+    elsewhere: &[(String, PathBuf)],
+) -> Result<(Arc<Sandbox>, Namespace), HomeError> {
+    let flag = |field: &str| flag(pod, field);
+    let users = users::of(world, pod, place.id, elsewhere).await?;
+    let network = network(world, place, users.as_deref())?;
+    capture_with_sandbox(pod, &network)?;
+    if let Some(plugin) = &world.plugin {
+        plugin.add(pod, &network).map_err(HomeError::Plugin)?;
+    }
     let sandbox = Sandbox::create(&SandboxSpec {
         hostname: Some(volumes::host_name(pod)),
         network: Some(network.clone()),
@@ -182,16 +193,7 @@ async fn make(world: &World, pod: &Value, place: &Place) -> Result<Home, HomeErr
         },
     })
     .await?;
-    let cgroups = pod_group(world, id, sandboxes).await;
-    Ok(Home {
-        sandbox,
-        network,
-        address,
-        facts,
-        volumes,
-        directory,
-        cgroups,
-    })
+    Ok((sandbox, network))
 }
 
 /// The network of a pod, connected to the node.

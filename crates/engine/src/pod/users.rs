@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::{HomeError, home};
+use super::{HomeError, home, pod_name};
 use crate::sandbox::sysctl_path;
 use crate::users::{Decision, Facts, UserNamespace, Wish};
 use crate::volumes;
@@ -35,7 +35,10 @@ pub(super) async fn of(
         Decision::Refused(reason) => Err(HomeError::Users(reason)),
         Decision::Fallback(reason) => {
             if world.users.is_new(&reason) {
-                let text = format!("root of the pod is root of this machine: {reason}");
+                let name = pod_name(pod);
+                let text = format!(
+                    "{name} and others alike share the users of this machine, root included: {reason}"
+                );
                 world.tell(Notice::Trouble(Some(id), text)).await;
             }
             Ok(None)
