@@ -375,6 +375,8 @@ fn become_root(steps: &mut Steps) {
     steps.push("leave the groups of the machine", Op::Groups(Vec::new()));
     steps.push("become the root group of the pod", Op::Gid(0));
     steps.push("become the root of the pod", Op::Uid(0));
+    // The kernel decides anew at a change of user, by fs.suid_dumpable.
+    steps.push("hide from others", Op::Undumpable);
 }
 
 /// The ids of this machine that stand for the user and the group of a process.

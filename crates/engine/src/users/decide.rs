@@ -107,10 +107,9 @@ impl Wish {
     pub fn of(pod: &Value, own: bool) -> Self {
         let asked = view::at(pod, &["spec", "hostUsers"]).and_then(Value::as_bool);
         let must = match asked {
-            Some(true) => return Self::Machine,
             Some(false) => true,
             None if own => false,
-            None => return Self::Machine,
+            Some(true) | None => return Self::Machine,
         };
         match (must, implied(pod)) {
             (true, Some(reason)) => Self::Contradiction(reason),
@@ -199,7 +198,7 @@ mod tests {
         }
     }
 
-    fn decide(spec: Value, own: bool, facts: &Facts) -> Decision {
+    fn decide(spec: &Value, own: bool, facts: &Facts) -> Decision {
         let pod = json!({"spec": spec});
         Wish::of(&pod, own).decide(&pod, facts)
     }
@@ -208,11 +207,11 @@ mod tests {
     fn what_a_pod_asks_for_comes_first() {
         for own in [true, false] {
             let usual = if own { Decision::Own } else { Decision::Machine };
-            assert_eq!(decide(json!({}), own, &facts()), usual);
-            assert_eq!(decide(json!({"hostUsers": null}), own, &facts()), usual);
-            assert_eq!(decide(json!({"hostUsers": false}), own, &facts()), Decision::Own);
+            assert_eq!(decide(&json!({}), own, &facts()), usual);
+            assert_eq!(decide(&json!({"hostUsers": null}), own, &facts()), usual);
+            assert_eq!(decide(&json!({"hostUsers": false}), own, &facts()), Decision::Own);
             assert_eq!(
-                decide(json!({"hostUsers": true}), own, &facts()),
+                decide(&json!({"hostUsers": true}), own, &facts()),
                 Decision::Machine
             );
         }
@@ -235,15 +234,15 @@ mod tests {
             ),
         ];
         for (mut spec, reason) in cases {
-            assert_eq!(decide(spec.clone(), true, &facts()), Decision::Machine, "{spec}");
+            assert_eq!(decide(&spec, true, &facts()), Decision::Machine, "{spec}");
             spec["hostUsers"] = json!(false);
-            assert_eq!(decide(spec, false, &facts()), Decision::Refused(reason));
+            assert_eq!(decide(&spec, false, &facts()), Decision::Refused(reason));
         }
         for spec in [
             json!({"hostNetwork": false, "hostPID": null}),
             json!({"containers": [{"securityContext": {"privileged": false}}]}),
         ] {
-            assert_eq!(decide(spec, true, &facts()), Decision::Own);
+            assert_eq!(decide(&spec, true, &facts()), Decision::Own);
         }
     }
 
@@ -310,14 +309,14 @@ mod tests {
             ),
         ];
         for (mut spec, facts, reason) in cases {
-            let usual = decide(spec.clone(), true, &facts);
+            let usual = decide(&spec, true, &facts);
             assert_eq!(usual, Decision::Fallback(reason.clone()), "{spec}");
-            assert_eq!(decide(spec.clone(), false, &facts), Decision::Machine);
+            assert_eq!(decide(&spec, false, &facts), Decision::Machine);
             spec["hostUsers"] = json!(false);
-            assert_eq!(decide(spec, true, &facts), Decision::Refused(reason));
+            assert_eq!(decide(&spec, true, &facts), Decision::Refused(reason));
         }
         let highest =
             json!({"securityContext": {"runAsUser": 65535, "fsGroup": 0, "supplementalGroups": [65535]}});
-        assert_eq!(decide(highest, true, &facts()), Decision::Own);
+        assert_eq!(decide(&highest, true, &facts()), Decision::Own);
     }
 }

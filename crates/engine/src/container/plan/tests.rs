@@ -168,7 +168,7 @@ async fn a_process_with_users_of_its_own_has_no_power_where_the_image_decides() 
         let joined = plan.before.ops.iter().position(joins).unwrap();
         let (taken, after) = plan.before.ops.split_at(joined);
         assert!(
-            matches!(after, [_, Op::Groups(groups), Op::Gid(0), Op::Uid(0)] if groups.is_empty()),
+            matches!(after, [_, Op::Groups(groups), Op::Gid(0), Op::Uid(0), Op::Undumpable] if groups.is_empty()),
             "{name}: {after:?}"
         );
         for op in taken {
