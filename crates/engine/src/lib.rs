@@ -37,6 +37,7 @@ pub mod session;
 pub mod store;
 mod sys;
 pub mod token;
+pub mod users;
 pub mod visitor;
 pub mod volumes;
 pub mod world;

@@ -33,6 +33,7 @@ mod home;
 mod output;
 mod probe;
 mod start;
+mod users;
 mod watch;
 
 pub use probe::Attempt;
@@ -86,9 +87,12 @@ pub enum HomeError {
     /// Its namespaces.
     #[error(transparent)]
     Sandbox(#[from] StartError),
-    /// A user namespace of its own.
-    #[error("hostUsers: false asks for a user namespace, which a pod of root cannot have")]
-    UserNamespace,
+    /// Users of its own.
+    #[error("hostUsers: false asks for a user namespace, which the pod cannot have: {0}")]
+    Users(crate::users::Reason),
+    /// Its network.
+    #[error("enter the network of the pod")]
+    Enter(#[source] std::io::Error),
     /// Traffic capture.
     #[error("capture the traffic of the pod")]
     Capture(#[source] Box<dyn std::error::Error + Send + Sync>),

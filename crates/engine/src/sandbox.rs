@@ -6,10 +6,12 @@
 use crate::container::StartError;
 use crate::container::process::{Child, start_init};
 use crate::sys;
+use crate::users::UserNamespace;
 use remora_net::Namespace;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd, RawFd};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Which namespaces a pod has of its own.
@@ -25,6 +27,8 @@ pub struct SandboxSpec {
     pub processes: Processes,
     /// Settings of the pod's own namespaces, like `net.ipv4.ip_unprivileged_port_start`. Others are refused.
     pub sysctls: Vec<(String, String)>,
+    /// Users of its own, which have the name and the settings of the ipc namespace already. `network` is then theirs.
+    pub users: Option<Arc<UserNamespace>>,
 }
 
 /// Whose processes a container sees.
@@ -48,6 +52,7 @@ pub struct Sandbox {
     others: Vec<(i32, Arc<OwnedFd>)>,
     processes: Processes,
     init: Option<(Child, Arc<OwnedFd>)>,
+    users: Option<Arc<UserNamespace>>,
 }
 
 impl Sandbox {
@@ -58,9 +63,16 @@ impl Sandbox {
                 return Err(StartError::Sysctl { name: name.clone() });
             }
         }
+        if spec.users.is_some()
+            && (spec.host_ipc || spec.network.is_none() || spec.processes == Processes::Host)
+        {
+            let why = "a pod with users of its own has no namespace of the machine";
+            let source = io::Error::new(io::ErrorKind::InvalidInput, why);
+            return Err(StartError::Sandbox { source });
+        }
         let others = make_namespaces(spec).map_err(|source| StartError::Sandbox { source })?;
         let init = if spec.processes == Processes::Pod {
-            let child = start_init().await?;
+            let child = start_init(spec.users.as_deref()).await?;
             let namespace = File::open(format!("/proc/{}/ns/pid", child.pid()))
                 .map_err(|source| StartError::Sandbox { source })?;
             Some((child, Arc::new(namespace.into())))
@@ -73,12 +85,18 @@ impl Sandbox {
             others,
             processes: spec.processes,
             init,
+            users: spec.users.clone(),
         }))
     }
 
     /// The network of the pod; `None` is this machine's.
     pub fn network(&self) -> Option<&Namespace> {
         self.network.as_ref()
+    }
+
+    /// Users of its own; `None`: the machine's, or those of this process.
+    pub fn users(&self) -> Option<&Arc<UserNamespace>> {
+        self.users.as_ref()
     }
 
     pub(crate) fn has_own_ipc(&self) -> bool {
@@ -112,15 +130,24 @@ fn is_of_pod(name: &str, spec: &SandboxSpec) -> bool {
         return false;
     }
     let network = name.starts_with("net.") && spec.network.is_some();
-    let ipc = ["kernel.shm", "kernel.msg", "fs.mqueue."]
-        .iter()
-        .any(|prefix| name.starts_with(prefix));
-    network || ((ipc || name == "kernel.sem") && !spec.host_ipc)
+    network || (is_of_ipc(name) && !spec.host_ipc)
+}
+
+/// Whether a setting is one of the ipc namespace.
+pub(crate) fn is_of_ipc(name: &str) -> bool {
+    let prefixes = ["kernel.shm", "kernel.msg", "fs.mqueue."];
+    let plain = !name.contains("..") && !name.contains('/');
+    plain && (prefixes.iter().any(|prefix| name.starts_with(prefix)) || name == "kernel.sem")
+}
+
+/// Where a setting is.
+pub(crate) fn sysctl_path(name: &str) -> PathBuf {
+    Path::new("/proc/sys").join(name.replace('.', "/"))
 }
 
 /// Sets one, in the namespaces of the calling thread and the pod's network.
 fn set_sysctl(spec: &SandboxSpec, name: &str, value: &str) -> io::Result<()> {
-    let path = format!("/proc/sys/{}", name.replace('.', "/"));
+    let path = sysctl_path(name);
     let write = || {
         let done = std::fs::write(&path, value);
         done.map_err(|e| io::Error::new(e.kind(), format!("set {name} to {value}: {e}")))
@@ -133,6 +160,12 @@ fn set_sysctl(spec: &SandboxSpec, name: &str, value: &str) -> io::Result<()> {
 
 /// On a thread of its own, which ends with the work: namespaces belong to threads.
 fn make_namespaces(spec: &SandboxSpec) -> io::Result<Vec<(i32, Arc<OwnedFd>)>> {
+    if let Some(users) = &spec.users {
+        for (name, value) in spec.sysctls.iter().filter(|(name, _)| !is_of_ipc(name)) {
+            set_sysctl(spec, name, value)?;
+        }
+        return Ok(users.others());
+    }
     let mut kinds = Vec::new();
     if spec.hostname.is_some() {
         kinds.push((libc::CLONE_NEWUTS, "uts"));

@@ -37,6 +37,7 @@ use crate::relay::{self, Publish};
 use crate::services::{CONTROL_ADDRESS, DNS_ADDRESS, Names};
 use crate::store::{Store, StoreError};
 use crate::token::Mint;
+use crate::users::Users;
 use crate::visitor::{Visitor, VisitorError};
 use crate::world::{Isolation, Notice, Plugin, PodId, World};
 
@@ -234,6 +235,7 @@ impl Session {
             private_mounts: options.private_mounts,
             runtime: options.runtime.clone(),
             isolation: options.isolation.clone(),
+            users: Users::default(),
             addresses: Mutex::new(BTreeMap::new()),
         });
         let began = world.began;

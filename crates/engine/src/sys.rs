@@ -17,8 +17,9 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::path::Path;
 use tokio::io::unix::AsyncFd;
 
+pub(crate) use files::can_map;
 pub(crate) use op::{FileOp, Op};
-pub(crate) use spawn::{Born, Launch, spawn};
+pub(crate) use spawn::{Begun, Born, Launch, begin, spawn};
 
 /// How a process ended, as the kernel says it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -145,6 +146,21 @@ pub(crate) fn read(fd: impl AsFd, data: &mut [u8]) -> io::Result<usize> {
     // SAFETY: pointer and length describe `data`, which is exclusively ours during the call.
     let got = unsafe { libc::read(fd, data.as_mut_ptr().cast(), data.len()) };
     usize::try_from(got).map_err(|_| io::Error::last_os_error())
+}
+
+/// Gives a file behind a descriptor to a user and a group.
+pub(crate) fn give(fd: BorrowedFd<'_>, (user, group): (u32, u32)) -> io::Result<()> {
+    let (user, group) = (rustix::fs::Uid::from_raw(user), rustix::fs::Gid::from_raw(group));
+    Ok(rustix::fs::fchown(fd, Some(user), Some(group))?)
+}
+
+/// How far the calling process may raise a limit of its own without privileges.
+pub(crate) fn hard_limit(resource: libc::c_int) -> io::Result<u64> {
+    let mut value = [0u64; 2];
+    let none = std::ptr::null::<u64>();
+    // SAFETY: the array has the size of the kernel's structure and outlives the call.
+    check(unsafe { libc::syscall(libc::SYS_prlimit64, 0, resource, none, value.as_mut_ptr()) })?;
+    Ok(value[1])
 }
 
 /// Lets the runtime say when a descriptor is ready.

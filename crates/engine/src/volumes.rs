@@ -230,6 +230,13 @@ fn place(volume: &Volume, base: &Path) -> PathBuf {
     }
 }
 
+/// Volumes that may be on another file system than the run's directory: name and place.
+pub fn elsewhere(volumes: &[Volume], base: &Path) -> Vec<(String, PathBuf)> {
+    let other = |volume: &&Volume| matches!(volume.source, Source::Host(..) | Source::Memory(_));
+    let named = |volume: &Volume| (volume.name.clone(), place(volume, base));
+    volumes.iter().filter(other).map(named).collect()
+}
+
 /// A path below a volume, as written. Only the container's first process resolves it, see [`MountKind::Bind`]: by then
 /// another container of the pod may have changed what is there.
 fn within(volume: &str, sub: &str) -> Result<Option<PathBuf>, VolumeError> {

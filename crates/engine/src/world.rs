@@ -20,6 +20,7 @@ use crate::network::Node;
 use crate::objects::Objects;
 use crate::provision::Provision;
 use crate::services::Service;
+use crate::users::Users;
 
 /// A pod of the run, by its place in the list of all.
 pub type PodId = usize;
@@ -97,6 +98,8 @@ pub struct Isolation {
     pub pids: Option<u64>,
     /// The directory that `localhostProfile` is relative to.
     pub seccomp_root: PathBuf,
+    /// Pods that do not say (k8s: `hostUsers`) have users of their own where that is possible. For root only.
+    pub own_users: bool,
 }
 
 impl Isolation {
@@ -108,6 +111,7 @@ impl Isolation {
         Self {
             pids: Some(Self::POD_PIDS),
             seccomp_root,
+            own_users: true,
         }
     }
 }
@@ -151,6 +155,8 @@ pub struct World {
     pub private_mounts: bool,
     /// The program that runs containers instead of the own runner.
     pub runtime: Option<PathBuf>,
+    /// Ids for pods with users of their own.
+    pub users: Users,
     /// Where pods are.
     pub(crate) addresses: Mutex<BTreeMap<PodId, Ipv4Addr>>,
 }

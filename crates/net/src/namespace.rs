@@ -71,6 +71,13 @@ impl Namespace {
     }
 }
 
+impl From<OwnedFd> for Namespace {
+    /// The namespace behind a descriptor.
+    fn from(fd: OwnedFd) -> Self {
+        Self { fd: Arc::new(fd) }
+    }
+}
+
 impl AsFd for Namespace {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()

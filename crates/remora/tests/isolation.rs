@@ -224,13 +224,236 @@ fn a_sub_path_through_a_link_of_another_container_makes_nothing_outside() {
     assert_eq!(std::fs::read_dir(outside.path()).unwrap().count(), 0);
 }
 
-/// A pod that wants to be kept apart better than can be done does not run at all.
+/// The least id of this machine that a pod with users of its own has.
+const OWN: u32 = 0x4000_0000;
+
+/// A pod with a field more.
+fn with(field: &str, manifest: &str) -> String {
+    manifest.replace("  restartPolicy", &format!("  {field}\n  restartPolicy"))
+}
+
+/// A container that sleeps for so long, after a script.
+fn sleeper(script: &str, seconds: u32, more: &str) -> String {
+    format!(
+        "  containers:
+  - name: sleeper
+    image: remora
+    command: [/bin/sh, -c, '{script}; echo here; exec /bin/sleep {seconds}']
+{more}"
+    )
+}
+
+const PROGRAMS_ONLY: &str = "    volumeMounts: [PROGRAMS]\n";
+
+/// User ids (real, effective, saved, of files) of the process that sleeps for so long, as this machine sees them.
+fn users_of(run: &Running, seconds: u32) -> Vec<u32> {
+    let pids = run.processes(&format!("sleep {seconds}"));
+    assert_eq!(pids.len(), 1, "{}", run.said());
+    let status = std::fs::read_to_string(format!("/proc/{}/status", pids[0])).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("Uid:")).unwrap();
+    line.split_whitespace().map(|id| id.parse().unwrap()).collect()
+}
+
+/// The ids of this machine behind the users of that process: the first, and how many.
+fn range_of(run: &Running, seconds: u32) -> (u32, u32) {
+    let pid = run.processes(&format!("sleep {seconds}"))[0];
+    let map = std::fs::read_to_string(format!("/proc/{pid}/uid_map")).unwrap();
+    assert_eq!(
+        map,
+        std::fs::read_to_string(format!("/proc/{pid}/gid_map")).unwrap()
+    );
+    let words: Vec<u32> = map.split_whitespace().map(|word| word.parse().unwrap()).collect();
+    assert_eq!((words.len(), words[0]), (3, 0), "{map}");
+    (words[1], words[2])
+}
+
 #[test]
-fn a_pod_that_asks_for_users_of_its_own_is_refused() {
-    let manifest =
-        pod("apart", SLEEPER, "").replace("  restartPolicy", "  hostUsers: false\n  restartPolicy");
-    let mut run = start(&[manifest], &[]);
-    run.wait_for("hostUsers: false asks for a user namespace");
-    assert!(!run.said().contains("sleeper | here"));
+fn root_of_a_pod_is_nobody_on_this_machine() {
+    use std::os::unix::fs::MetadataExt as _;
+    let outside = tempfile::tempdir().unwrap();
+    let volumes = format!(
+        "  - {{name: host, hostPath: {{path: {}}}}}
+  - {{name: empty, emptyDir: {{}}}}
+  - {{name: memory, emptyDir: {{medium: Memory}}}}",
+        outside.path().display()
+    );
+    let script =
+        "for d in host empty memory; do echo x > /$d/made; done; /bin/stat -c %u:%g /*/made; /bin/id -u";
+    let mounts =
+        "    volumeMounts: [PROGRAMS, {name: host, mountPath: /host}, {name: empty, mountPath: /empty},
+      {name: memory, mountPath: /memory}]
+";
+    let first = pod("one", &sleeper(script, 611, mounts), &volumes);
+    let second = pod("two", &sleeper("true", 612, PROGRAMS_ONLY), "");
+    let mut run = start(&[first, second], &[]);
+    run.wait_until("two pods", |said| said.matches("sleeper | here").count() == 2);
+    let said = run.said();
+    assert_eq!(said.matches("sleeper | 0:0").count(), 3, "{said}");
+    assert!(said.contains("sleeper | 0\n"), "{said}");
+    let ranges = [range_of(&run, 611), range_of(&run, 612)];
+    for ((range, count), seconds) in ranges.iter().zip([611, 612]) {
+        assert!(*range >= OWN && *count == 65_536, "{ranges:?}");
+        assert_eq!(users_of(&run, seconds), [*range; 4]);
+    }
+    assert!(ranges[0].0.abs_diff(ranges[1].0) >= 65_536, "{ranges:?}");
+    // On disk it is root's, as for any other pod: what the pod writes is of use after it.
+    let made = std::fs::metadata(outside.path().join("made")).unwrap();
+    assert_eq!((made.uid(), made.gid()), (0, 0));
+    run.stop();
+}
+
+#[test]
+fn a_setuid_program_makes_nobody_root_of_this_machine() {
+    let containers = format!(
+        "  initContainers:
+  - name: prepares
+    image: remora
+    command: [/bin/sh, -c, '/bin/cp /bin/sleep /v/sleep && /bin/chmod 4755 /v/sleep']
+    volumeMounts: [PROGRAMS, {{name: v, mountPath: /v}}]
+{}",
+        sleeper("true", 621, "").replace("/bin/sleep", "/v/sleep")
+            + "    securityContext: {runAsUser: 1000}
+    volumeMounts: [PROGRAMS, {name: v, mountPath: /v}]
+"
+    );
+    let mut run = start(&[pod("setuid", &containers, "  - {name: v, emptyDir: {}}")], &[]);
+    run.wait_for("sleeper | here");
+    run.wait_until("the exec", |_| !run.processes("/v/sleep 621").is_empty());
+    let (first, _) = range_of(&run, 621);
+    assert_eq!(users_of(&run, 621), [first + 1000, first, first, first]);
+    run.stop();
+}
+
+/// The value is written as it was read: a test that fails changes nothing.
+#[test]
+fn an_administrator_of_a_pod_cannot_change_this_machine() {
+    let script = "/bin/mount -o remount,bind,rw /proc/sys && echo remounted; f=/proc/sys/kernel/core_pattern; \
+                  read -r v < $f; echo \"$v\" > $f && echo written || echo refused";
+    let security = "    securityContext: {capabilities: {add: [SYS_ADMIN]}}\n";
+    let more = format!("{security}{PROGRAMS_ONLY}");
+    let manifest = pod("admin", &sleeper(script, 631, &more), "");
+    for (manifest, expected) in [
+        (with("hostUsers: true", &manifest), "sleeper | written"),
+        (manifest, "sleeper | refused"),
+    ] {
+        let mut run = start(&[manifest], &[]);
+        run.wait_for("sleeper | here");
+        let said = run.said();
+        assert!(
+            said.contains("sleeper | remounted") && said.contains(expected),
+            "{said}"
+        );
+        run.stop();
+    }
+}
+
+#[test]
+fn a_pod_and_a_flag_decide_about_users() {
+    let plain = pod("plain", &sleeper("true", 641, PROGRAMS_ONLY), "");
+    let host = with(
+        "hostUsers: true",
+        &pod("host", &sleeper("true", 642, PROGRAMS_ONLY), ""),
+    );
+    let own = with(
+        "hostUsers: false",
+        &pod("own", &sleeper("true", 643, PROGRAMS_ONLY), ""),
+    );
+    let network = with(
+        "hostNetwork: true",
+        &pod("network", &sleeper("true", 644, PROGRAMS_ONLY), ""),
+    );
+    let both = with(
+        "hostUsers: false",
+        &with(
+            "hostPID: true",
+            &pod("both", &sleeper("true", 645, PROGRAMS_ONLY), ""),
+        ),
+    );
+    let pods = [plain, host, own, network, both];
+    for (args, separate) in [(&[][..], [641, 643].as_slice()), (&["--host-users"], &[643])] {
+        let mut run = start(&pods, args);
+        run.wait_until("four pods", |said| said.matches("sleeper | here").count() == 4);
+        for seconds in 641..=644 {
+            let is_own = users_of(&run, seconds)[0] >= OWN;
+            assert_eq!(is_own, separate.contains(&seconds), "{args:?} {seconds}");
+        }
+        let refused = "hostUsers: false asks for a user namespace, which the pod cannot have: the pod has hostPID: true";
+        run.wait_for(refused);
+        assert!(run.processes("sleep 645").is_empty());
+        assert!(!run.said().contains("share the users"), "{}", run.said());
+        run.stop();
+    }
+}
+
+/// sysfs cannot be mounted with other ids.
+#[test]
+fn what_is_impossible_is_reported_once_or_refused() {
+    let mounts = "    volumeMounts: [PROGRAMS, {name: kernel, mountPath: /kernel}]\n";
+    let pod = |name: &str, seconds| {
+        let volume = "  - {name: kernel, hostPath: {path: /sys/kernel}}";
+        pod(name, &sleeper("true", seconds, mounts), volume)
+    };
+    let must = with("hostUsers: false", &pod("must", 653));
+    let mut run = start(&[pod("one", 651), pod("two", 652), must], &[]);
+    run.wait_until("two pods", |said| said.matches("sleeper | here").count() == 2);
+    let reason = "the file system of volume \"kernel\" (/sys/kernel) cannot be mounted with mapped ids";
+    run.wait_for(&format!("which the pod cannot have: {reason}"));
+    let said = run.said();
+    let line = format!("and others alike share the users of this machine, root included: {reason}");
+    assert_eq!(said.matches(&line).count(), 1, "{said}");
+    assert_eq!((users_of(&run, 651)[0], users_of(&run, 652)[0]), (0, 0));
+    assert!(run.processes("sleep 653").is_empty());
+    run.stop();
+}
+
+/// Everything that a pod can do with the machine's users it can do with its own.
+#[test]
+fn a_pod_with_users_of_its_own_lacks_nothing() {
+    let script = "echo out > /dev/stdout; echo err > /dev/stderr; : > /dev/shm/a; : > /dev/mqueue/a; /bin/hostname; \
+                  /bin/cat /proc/sys/kernel/shmmni /proc/sys/net/core/somaxconn; /bin/stat -c %u:%g:%a /group /dev /dev/shm; \
+                  /bin/ls /proc/1/cmdline; echo n > /new; /bin/id -G; /bin/readlink /sys/class/net/eth0";
+    let more = "    volumeMounts: [PROGRAMS, {name: group, mountPath: /group}, {name: group, mountPath: /part, subPath: a/b}]
+";
+    let context = "shareProcessNamespace: true
+  securityContext: {fsGroup: 4242, sysctls: [{name: kernel.shmmni, value: \"4001\"},
+    {name: net.core.somaxconn, value: \"4002\"}]}";
+    let manifest = with(
+        context,
+        &pod(
+            "whole",
+            &sleeper(script, 661, more),
+            "  - {name: group, emptyDir: {}}",
+        ),
+    );
+    let mut run = start(&[with("hostUsers: false", &manifest)], &[]);
+    run.wait_for("sleeper | here");
+    run.wait_for("sleeper ! err\n");
+    let said = run.said();
+    for line in [
+        "out",
+        "whole",
+        "4001",
+        "4002",
+        "0:4242:2777",
+        "0:0:755",
+        "0:0:1777",
+        "/proc/1/cmdline",
+        "0 4242",
+    ] {
+        assert!(said.contains(&format!("sleeper | {line}\n")), "{line}: {said}");
+    }
+    assert!(
+        said.contains("sleeper | ../../devices/virtual/net/eth0"),
+        "{said}"
+    );
+    let exec = run.ask(&[
+        "exec",
+        "whole",
+        "--",
+        "/bin/sh",
+        "-c",
+        "echo more > /more; /bin/stat -c %u /more /new; read -r _ first count < /proc/self/uid_map; echo $count",
+    ]);
+    assert_eq!(exec, "0\n0\n65536\n");
     run.stop();
 }

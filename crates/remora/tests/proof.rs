@@ -122,6 +122,9 @@ fn heard(inject: &str) -> (Vec<Vec<u8>>, Running) {
     let run = Running::start(&shop(LOGGING, "0", &more), &["--inject", inject]);
     run.wait_for("answered 200");
     let server = run.processes("demo hello");
+    // In a user namespace of its own, where istio-init had to be able to write its rules.
+    let map = std::fs::read_to_string(format!("/proc/{}/uid_map", server[0])).unwrap();
+    assert!(map.trim_end().ends_with(" 65536"), "{map}");
     let wire = Wire::of_process(*server.first().unwrap());
     let so_far = run.said().matches("web web ").count();
     // Three more requests, by the server's own account.

@@ -10,12 +10,13 @@ mod root;
 use super::{Process, Resources, Root, Seccomp, Spec, StartError};
 use crate::cgroup::Group;
 use crate::image::user::resolve;
-use crate::sandbox::{Processes, Sandbox};
+use crate::sandbox::{Processes, Sandbox, sysctl_path};
 use crate::sys::op::{Program, Slot};
 use crate::sys::walk::Walk;
 use crate::sys::{Launch, Op, c_path};
+use crate::users::UserNamespace;
 use std::ffi::CString;
-use std::os::fd::{AsRawFd as _, BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd as _, BorrowedFd, OwnedFd, RawFd};
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
@@ -63,6 +64,8 @@ pub(crate) struct Plan {
     /// Of a process in between, see [`Launch::before`].
     pub(super) before: Steps,
     pub(super) steps: Steps,
+    /// Namespaces of the process in between.
+    pub(super) between: i32,
     pub(super) namespaces: i32,
     pub(super) program: Option<Program>,
     pub(super) held: Vec<Arc<OwnedFd>>,
@@ -70,8 +73,11 @@ pub(crate) struct Plan {
     pub(super) unguarded: bool,
     /// The root directory below which a terminal is made.
     pub(super) terminals: PathBuf,
-    /// User and group whose terminal it is.
+    /// User and group of this machine whose terminal it is.
     pub(super) owner: (u32, u32),
+    /// The user namespace the process joins; what it takes of this machine is then taken by the process in between,
+    /// which is still root.
+    pub(super) users: Option<RawFd>,
 }
 
 impl Plan {
@@ -79,6 +85,7 @@ impl Plan {
     pub(super) fn into_launch(self) -> Launch {
         Launch {
             before: self.before.ops,
+            between: self.between,
             namespaces: self.namespaces,
             ops: self.steps.ops,
             slots: self.steps.slots,
@@ -89,15 +96,66 @@ impl Plan {
     }
 
     /// The first process of a pid namespace that the containers of a pod share.
-    pub(super) fn init() -> Self {
+    pub(super) fn init(users: Option<&UserNamespace>) -> Self {
         let mut plan = Self {
             namespaces: libc::CLONE_NEWPID,
             ..Self::default()
         };
+        if let Some(users) = users {
+            begin(&mut plan.before);
+            join_users(users.raw(), &mut plan.before);
+        }
         begin(&mut plan.steps);
         plan.steps
             .push("bind to the parent", Op::DieWithParent { faults: -1 });
         plan
+    }
+
+    /// A process in a new user namespace, which waits for its ids and then makes what belongs to it.
+    pub(crate) fn users<'a>(
+        hostname: &str,
+        sysctls: impl Iterator<Item = &'a (String, String)>,
+        wait: Arc<OwnedFd>,
+    ) -> Result<Self, StartError> {
+        let mut plan = Self {
+            namespaces: libc::CLONE_NEWUSER,
+            ..Self::default()
+        };
+        let steps = &mut plan.steps;
+        steps.push("reset signals", Op::ResetSignals);
+        steps.push("wait for the ids", Op::Await(wait.as_raw_fd()));
+        become_root(steps);
+        steps.push("bind to the parent", Op::DieWithParent { faults: -1 });
+        let kinds = libc::CLONE_NEWNET | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
+        steps.push("make the pod's namespaces", Op::Unshare(kinds));
+        steps.push("set the host name", Op::Hostname(hostname.as_bytes().to_vec()));
+        let check = Checked { id: "sandbox" };
+        for (name, value) in sysctls {
+            let op = Op::WriteFile {
+                path: check.path("a sysctl", &sysctl_path(name))?,
+                data: value.clone().into_bytes(),
+            };
+            plan.steps.push(format!("set {name} to {value}"), op);
+        }
+        plan.held.push(wait);
+        Ok(plan)
+    }
+
+    /// The steps that take what is this machine's, while the process may.
+    pub(super) fn outer(&mut self) -> &mut Steps {
+        if self.users.is_some() {
+            &mut self.before
+        } else {
+            &mut self.steps
+        }
+    }
+
+    /// A pipe of a process with users of its own: it would not be allowed to open `/dev/stdout` otherwise.
+    pub(super) fn give(&self, pipe: BorrowedFd<'_>) -> std::io::Result<()> {
+        match self.users {
+            Some(_) => crate::sys::give(pipe, self.owner),
+            None => Ok(()),
+        }
     }
 }
 
@@ -167,15 +225,21 @@ pub(super) fn container(spec: &Spec) -> Result<Plan, StartError> {
         ..Plan::default()
     };
     let shared = spec.sandbox.pid_namespace();
+    let users = spec.sandbox.users().map(|users| &**users);
     plan.namespaces = libc::CLONE_NEWNS;
+    if users.is_some() || shared.is_some() {
+        begin(&mut plan.before);
+    }
+    if let Some(users) = users {
+        if spec.privileged {
+            return Err(check.wrong("a privileged container cannot have users of its own"));
+        }
+        plan.users = Some(users.raw());
+        plan.between = libc::CLONE_NEWNS;
+        rights::outer(&spec.process, &mut plan.before);
+    }
     if shared.is_none() && spec.sandbox.processes() == Processes::Container {
         plan.namespaces |= libc::CLONE_NEWPID;
-    }
-    if let Some(fd) = shared {
-        begin(&mut plan.before);
-        let kinds = libc::CLONE_NEWPID;
-        plan.before
-            .push("join the pod's processes", Op::Join { fd, kinds });
     }
     begin(&mut plan.steps);
     if let Some(hierarchy) = spec
@@ -191,7 +255,15 @@ pub(super) fn container(spec: &Spec) -> Result<Plan, StartError> {
         plan.steps
             .push("join the pod's namespaces", Op::Join { fd, kinds });
     }
-    files::plan(&check, spec, &mut plan.steps)?;
+    files::plan(&check, spec, &mut plan)?;
+    if let Some(fd) = shared {
+        let kinds = libc::CLONE_NEWPID;
+        plan.before
+            .push("join the pod's processes", Op::Join { fd, kinds });
+    }
+    if let Some(users) = users {
+        join_users(users.raw(), &mut plan.before);
+    }
     let roots = match &spec.root {
         Root::Bind(path) => vec![path.clone()],
         Root::Overlay { lower, upper, .. } => std::iter::once(upper).chain(lower).cloned().collect(),
@@ -199,7 +271,7 @@ pub(super) fn container(spec: &Spec) -> Result<Plan, StartError> {
     finish(
         &check,
         &with_home(&spec.process, &roots),
-        &spec.seccomp,
+        (&spec.seccomp, users),
         &mut plan,
     )?;
     Ok(plan)
@@ -229,14 +301,23 @@ pub(super) fn further(
     }
     begin(&mut plan.before);
     let fd = first.pidfd.as_raw_fd();
+    let users = sandbox.users().map(|users| &**users);
+    if let Some(users) = users {
+        plan.users = Some(users.raw());
+        rights::outer(process, &mut plan.before);
+        kinds |= libc::CLONE_NEWUSER;
+    }
     plan.before.push("join the container", Op::Join { fd, kinds });
+    if users.is_some() {
+        become_root(&mut plan.before);
+    }
     begin(&mut plan.steps);
     if let Some(group) = first.group {
         join_group(&check, Arc::clone(group), &mut plan)?;
     }
     let root = PathBuf::from(format!("/proc/{}/root", first.pid));
     plan.terminals.clone_from(&root);
-    finish(&check, &with_home(process, &[root]), seccomp, &mut plan)?;
+    finish(&check, &with_home(process, &[root]), (seccomp, users), &mut plan)?;
     Ok(plan)
 }
 
@@ -282,6 +363,45 @@ fn begin(steps: &mut Steps) {
     steps.push("hide from others", Op::Undumpable);
 }
 
+/// From here on root is root of the pod only.
+fn join_users(fd: RawFd, steps: &mut Steps) {
+    let kinds = libc::CLONE_NEWUSER;
+    steps.push("join the pod's users", Op::Join { fd, kinds });
+    become_root(steps);
+}
+
+/// In a user namespace that was just joined no id is the process's own.
+fn become_root(steps: &mut Steps) {
+    steps.push("leave the groups of the machine", Op::Groups(Vec::new()));
+    steps.push("become the root group of the pod", Op::Gid(0));
+    steps.push("become the root of the pod", Op::Uid(0));
+    // The kernel decides anew at a change of user, by fs.suid_dumpable.
+    steps.push("hide from others", Op::Undumpable);
+}
+
+/// The ids of this machine that stand for the user and the group of a process.
+fn owner(
+    check: &Checked<'_>,
+    process: &Process,
+    users: Option<&UserNamespace>,
+) -> Result<(u32, u32), StartError> {
+    let Some(users) = users else {
+        return Ok((process.uid, process.gid));
+    };
+    let outside = |what: &str, id: u32| {
+        users.ids().outside(id).ok_or_else(|| {
+            check.wrong(format!(
+                "{what} {id} is not below {}, and the pod has no others (hostUsers: true gives it the machine's)",
+                crate::users::IDS
+            ))
+        })
+    };
+    for group in &process.groups {
+        outside("group", *group)?;
+    }
+    Ok((outside("user", process.uid)?, outside("group", process.gid)?))
+}
+
 /// As other runtimes do: a process that is not told its home directory has the one its root file system lists.
 fn with_home(process: &Process, roots: &[PathBuf]) -> Process {
     let mut process = process.clone();
@@ -300,17 +420,17 @@ fn with_home(process: &Process, roots: &[PathBuf]) -> Process {
 fn finish(
     check: &Checked<'_>,
     process: &Process,
-    seccomp: &Seccomp,
+    (seccomp, users): (&Seccomp, Option<&UserNamespace>),
     plan: &mut Plan,
 ) -> Result<(), StartError> {
+    plan.owner = owner(check, process, users)?;
     let filters = crate::seccomp::filters(seccomp, process.capabilities);
     let filters = filters.map_err(|source| StartError::Seccomp {
         id: check.id.to_owned(),
         source,
     })?;
     files::working_directory(check, &process.cwd, &mut plan.steps)?;
-    plan.owner = (process.uid, process.gid);
-    rights::plan(process, filters, &mut plan.steps);
+    rights::plan(process, filters, users.is_some(), &mut plan.steps);
     plan.program = Some(program(check, process)?);
     Ok(())
 }

@@ -1,11 +1,12 @@
 //! A process of ours in a container: started, waited for, signalled, collected.
 
 use super::plan::Plan;
-use super::{StartError, Stdio, spawner, terminal};
+use super::{Spec, StartError, Stdio, spawner, terminal};
 use crate::cgroup::Group;
 use crate::sys::guard::Ticket;
 use crate::sys::spawn::{BEFORE, EXEC, Early, fault};
 use crate::sys::{self, Born, Ended, Op};
+use crate::users::UserNamespace;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
@@ -172,33 +173,63 @@ pub(super) async fn start(id: &str, plan: Plan, stdio: Stdio) -> Result<(Child, 
     };
     let mut plan = plan;
     let output = connect(&mut plan, stdio).map_err(clone)?;
-    let names = Names::of(&plan);
-    let failed = |step: u32, errno: i32| StartError::Step {
-        id: id.to_owned(),
-        step: names.of_step(step),
-        source: io::Error::from_raw_os_error(errno),
-    };
-    let group = plan.group.take();
-    let launch = plan.into_launch();
-    let born = spawner::make(launch).await.map_err(|source| {
-        match source.get_ref().and_then(|e| e.downcast_ref::<Early>()) {
-            Some(early) => failed(early.step, early.errno),
-            None => clone(source),
-        }
-    })?;
-    let (child, faults) = Child::new(born, group).map_err(clone)?;
-    match tokio::time::timeout(PATIENCE, first_fault(faults)).await {
-        Err(_) => Err(StartError::Timeout {
+    let child = Starting::begin(id, plan).await?.finish().await?;
+    Ok((child, output))
+}
+
+/// A process on its way to executing its program.
+pub(crate) struct Starting {
+    id: String,
+    names: Names,
+    child: Child,
+    faults: OwnedFd,
+}
+
+impl Starting {
+    /// Makes the process.
+    pub(crate) async fn begin(id: &str, mut plan: Plan) -> Result<Self, StartError> {
+        let names = Names::of(&plan);
+        let clone = |source| StartError::Clone {
             id: id.to_owned(),
-            seconds: PATIENCE.as_secs(),
-        }),
-        Ok(Err(source)) => Err(clone(source)),
-        Ok(Ok(Some((step, errno)))) => {
-            // Collected here, so that no zombie is left when the error is handed on.
-            let _ = child.wait().await;
-            Err(failed(step, errno))
+            source,
+        };
+        let group = plan.group.take();
+        let launch = plan.into_launch();
+        let born = spawner::make(launch).await.map_err(|source| {
+            match source.get_ref().and_then(|e| e.downcast_ref::<Early>()) {
+                Some(early) => names.failed(id, early.step, early.errno),
+                None => clone(source),
+            }
+        })?;
+        let (child, faults) = Child::new(born, group).map_err(clone)?;
+        Ok(Self {
+            id: id.to_owned(),
+            names,
+            child,
+            faults,
+        })
+    }
+
+    /// Its number, as this process sees it.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.pid()
+    }
+
+    /// Waits until all steps are done.
+    pub(crate) async fn finish(self) -> Result<Child, StartError> {
+        match tokio::time::timeout(PATIENCE, first_fault(self.faults)).await {
+            Err(_) => Err(StartError::Timeout {
+                id: self.id,
+                seconds: PATIENCE.as_secs(),
+            }),
+            Ok(Err(source)) => Err(StartError::Clone { id: self.id, source }),
+            Ok(Ok(Some((step, errno)))) => {
+                // Collected here, so that no zombie is left when the error is handed on.
+                let _ = self.child.wait().await;
+                Err(self.names.failed(&self.id, step, errno))
+            }
+            Ok(Ok(None)) => Ok(self.child),
         }
-        Ok(Ok(None)) => Ok((child, output)),
     }
 }
 
@@ -238,6 +269,14 @@ impl Names {
         }
     }
 
+    fn failed(&self, id: &str, step: u32, errno: i32) -> StartError {
+        StartError::Step {
+            id: id.to_owned(),
+            step: self.of_step(step),
+            source: io::Error::from_raw_os_error(errno),
+        }
+    }
+
     fn of_step(&self, step: u32) -> String {
         if step == EXEC {
             return format!("execute {}", self.program);
@@ -268,12 +307,14 @@ fn connect(plan: &mut Plan, stdio: Stdio) -> io::Result<Output> {
                 let (reader, writer) = sys::pipe()?;
                 sys::set_nonblocking(reader.as_fd())?;
                 *place = Some(Receiver::from_owned_fd(reader)?);
+                plan.give(writer.as_fd())?;
                 streams.push((Arc::new(writer), to));
             }
             if stdio == Stdio::Interactive {
                 let (reader, writer) = sys::pipe()?;
                 sys::set_nonblocking(writer.as_fd())?;
                 output.stdin = Some(Sender::from_owned_fd(writer)?);
+                plan.give(reader.as_fd())?;
                 streams[0].0 = Arc::new(reader);
             }
         }
@@ -297,7 +338,14 @@ fn connect(plan: &mut Plan, stdio: Stdio) -> io::Result<Output> {
     Ok(output)
 }
 
-/// The first process of a pid namespace that containers share.
-pub(crate) async fn start_init() -> Result<Child, StartError> {
-    Ok(start("sandbox", Plan::init(), Stdio::Null).await?.0)
+/// The first process of a pid namespace that containers share, with these users if they are not the machine's.
+pub(crate) async fn start_init(users: Option<&UserNamespace>) -> Result<Child, StartError> {
+    Ok(start("sandbox", Plan::init(users), Stdio::Null).await?.0)
+}
+
+/// Everything that a container is, but for its program.
+pub(crate) async fn start_without_program(spec: &Spec) -> Result<Child, StartError> {
+    let mut plan = super::plan::container(spec)?;
+    plan.program = None;
+    Ok(start(&spec.id, plan, Stdio::Null).await?.0)
 }

@@ -5,6 +5,7 @@
 //! first process it starts the guard, because that binding is lost when a program changes its user.
 
 use crate::sys::guard::Guard;
+use crate::sys::spawn::Between;
 use crate::sys::{self, Born, Launch};
 use std::io;
 use std::sync::OnceLock;
@@ -38,17 +39,61 @@ fn begin() -> Option<Sender<Order>> {
             return;
         };
         let guard = *GUARD.get_or_init(|| guard);
+        let Some(settler) = settler() else {
+            return;
+        };
         for (mut launch, reply) in inbox {
             let guard = (!launch.unguarded).then_some(guard);
-            let born = sys::spawn(&mut launch, guard);
-            // If nobody waits any more the process is killed: `Born` that comes back is dropped by its owner.
-            if let Err(Ok(born)) = reply.send(born) {
-                abandon(&born);
+            match sys::begin(&mut launch) {
+                Ok(begun) => {
+                    // It ends with this process only.
+                    let _ = settler.send((begun, guard, reply));
+                }
+                // The one who asked may be gone by now.
+                Err(error) => drop(reply.send(Err(error))),
             }
         }
     };
     let thread = std::thread::Builder::new().name("spawn".into());
     thread.spawn(work).ok().map(|_| orders)
+}
+
+type Begun = (
+    sys::Begun,
+    Option<&'static Guard>,
+    oneshot::Sender<io::Result<Born>>,
+);
+
+/// The thread that waits for processes in between, so that the work of one does not hold up the next.
+fn settler() -> Option<Sender<Begun>> {
+    let ended = collector()?;
+    let (begun, inbox) = channel::<Begun>();
+    let work = move || {
+        for (begun, guard, reply) in inbox {
+            let (born, between) = begun.settle(guard);
+            // If nobody waits any more the process is killed: `Born` that comes back is dropped by its owner.
+            if let Err(Ok(born)) = reply.send(born) {
+                abandon(&born);
+            }
+            // It ends with this process only.
+            let _ = ended.send(between);
+        }
+    };
+    let thread = std::thread::Builder::new().name("settle".into());
+    thread.spawn(work).ok().map(|_| begun)
+}
+
+/// The thread that collects processes in between: nothing has to wait until their mounts are gone.
+fn collector() -> Option<Sender<Between>> {
+    let (ended, inbox) = channel::<Between>();
+    let work = move || {
+        for between in inbox {
+            // Fails only for a process that is gone already.
+            let _ = between.collect();
+        }
+    };
+    let thread = std::thread::Builder::new().name("collect".into());
+    thread.spawn(work).ok().map(|_| ended)
 }
 
 /// Ends a process nobody knows of.

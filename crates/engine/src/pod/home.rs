@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::net::Ipv4Addr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -18,10 +18,11 @@ use serde_json::Value;
 use tokio::runtime::Handle;
 use tokio::task::spawn_blocking;
 
-use super::{Home, HomeError, Mail, Pod, chain, facts, watch};
+use super::{Home, HomeError, Mail, Pod, chain, facts, users, watch};
 use crate::cgroup::Hierarchy;
 use crate::network::{NODE_ADDRESS, NetworkError};
 use crate::sandbox::{Processes, Sandbox, SandboxSpec};
+use crate::users::UserNamespace;
 use crate::volumes;
 use crate::world::{Notice, PodId, World};
 
@@ -135,37 +136,15 @@ fn leave(world: &World, home: &Home) -> Result<(), HomeError> {
 }
 
 async fn make(world: &World, pod: &Value, place: &Place) -> Result<Home, HomeError> {
-    let flag = |field: &str| flag(pod, field);
-    let own_users = view::at(pod, &["spec", "hostUsers"]) == Some(&Value::Bool(false));
-    if own_users && !crate::sys::in_user_namespace() {
-        return Err(HomeError::UserNamespace);
-    }
-    let network = match place.address {
-        None => world.node.namespace().clone(),
-        Some(address) => {
-            let made = Namespace::create().map_err(|source| NetworkError::Namespace {
-                what: "make a network namespace for the pod",
-                source,
-            })?;
-            world.node.attach(&made, address)?;
-            made
-        }
-    };
     let (id, sandboxes) = (place.id, place.sandboxes);
     let address = place.address.unwrap_or(NODE_ADDRESS);
-    capture_with_sandbox(pod, &network)?;
-    if let Some(plugin) = &world.plugin {
-        plugin.add(pod, &network).map_err(HomeError::Plugin)?;
-    }
     let directory = world.directory.join("pods").join(format!("{id}-{sandboxes}"));
     let facts = facts(world, address, format!("00000000-0000-4000-8000-{id:012}"));
     let volumes = volumes::plan(pod, &facts, &world.objects)?;
-    volumes::prepare(
-        &volumes,
-        &volumes::nested(pod),
-        &directory.join("volumes"),
-        world.private_mounts,
-    )?;
+    let base = directory.join("volumes");
+    volumes::prepare(&volumes, &volumes::nested(pod), &base, world.private_mounts)?;
+    let made = sandbox(world, pod, place, &volumes::elsewhere(&volumes, &base)).await;
+    let (sandbox, network) = made.inspect_err(|_| volumes::release(&volumes, &base))?;
     write(&directory.join("hosts"), &volumes::hosts(pod, &facts))?;
     write(
         &directory.join("resolv.conf"),
@@ -175,18 +154,6 @@ async fn make(world: &World, pod: &Value, place: &Place) -> Result<Home, HomeErr
         &directory.join("hostname"),
         &format!("{}\n", volumes::host_name(pod)),
     )?;
-    let sandbox = Sandbox::create(&SandboxSpec {
-        hostname: Some(volumes::host_name(pod)),
-        network: Some(network.clone()),
-        host_ipc: flag("hostIPC"),
-        sysctls: sysctls(pod),
-        processes: match (flag("shareProcessNamespace"), flag("hostPID")) {
-            (true, _) => Processes::Pod,
-            (_, true) => Processes::Host,
-            _ => Processes::Container,
-        },
-    })
-    .await?;
     let cgroups = pod_group(world, id, sandboxes).await;
     Ok(Home {
         sandbox,
@@ -197,6 +164,52 @@ async fn make(world: &World, pod: &Value, place: &Place) -> Result<Home, HomeErr
         directory,
         cgroups,
     })
+}
+
+/// The namespaces of a pod, with its network captured and connected.
+async fn sandbox(
+    world: &World,
+    pod: &Value,
+    place: &Place,
+    elsewhere: &[(String, PathBuf)],
+) -> Result<(Arc<Sandbox>, Namespace), HomeError> {
+    let flag = |field: &str| flag(pod, field);
+    let users = users::of(world, pod, place.id, elsewhere).await?;
+    let network = network(world, place, users.as_deref())?;
+    capture_with_sandbox(pod, &network)?;
+    if let Some(plugin) = &world.plugin {
+        plugin.add(pod, &network).map_err(HomeError::Plugin)?;
+    }
+    let sandbox = Sandbox::create(&SandboxSpec {
+        hostname: Some(volumes::host_name(pod)),
+        network: Some(network.clone()),
+        host_ipc: flag("hostIPC"),
+        sysctls: sysctls(pod),
+        users,
+        processes: match (flag("shareProcessNamespace"), flag("hostPID")) {
+            (true, _) => Processes::Pod,
+            (_, true) => Processes::Host,
+            _ => Processes::Container,
+        },
+    })
+    .await?;
+    Ok((sandbox, network))
+}
+
+/// The network of a pod, connected to the node.
+fn network(world: &World, place: &Place, users: Option<&UserNamespace>) -> Result<Namespace, HomeError> {
+    let Some(address) = place.address else {
+        return Ok(world.node.namespace().clone());
+    };
+    let network = match users {
+        Some(users) => users.network().clone(),
+        None => Namespace::create().map_err(|source| NetworkError::Namespace {
+            what: "make a network namespace for the pod",
+            source,
+        })?,
+    };
+    world.node.attach(&network, address)?;
+    Ok(network)
 }
 
 /// The group of the pod. Where the kernel cannot count processes, pods run without that limit, which is reported.
@@ -215,7 +228,7 @@ async fn pod_group(world: &World, id: PodId, sandboxes: usize) -> Option<Arc<Hie
     }
 }
 
-fn sysctls(pod: &Value) -> Vec<(String, String)> {
+pub(super) fn sysctls(pod: &Value) -> Vec<(String, String)> {
     let listed = view::list(pod, &["spec", "securityContext", "sysctls"]).iter();
     let pair = |s: &Value| {
         let value = s.get("value").map(view::scalar).unwrap_or_default();

@@ -60,6 +60,8 @@ pub(super) fn take(op: &Op, slots: &mut Slots<'_>) -> Outcome {
         Op::Undumpable => call!(libc::SYS_prctl, libc::PR_SET_DUMPABLE, 0, 0, 0, 0),
         Op::Await(fd) => await_byte(*fd),
         Op::Join { fd, kinds } => call!(libc::SYS_setns, *fd, *kinds),
+        Op::Unshare(kinds) => call!(libc::SYS_unshare, *kinds),
+        Op::Hostname(name) => call!(libc::SYS_sethostname, name.as_ptr(), name.len()),
         Op::Write { fd, data } => call!(libc::SYS_write, *fd, data.as_ptr(), data.len()),
         Op::WriteFile { path, data } => write_file(path, data),
         Op::Duplicate { from, to } => call!(libc::SYS_dup3, *from, *to, 0),

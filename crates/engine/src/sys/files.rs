@@ -39,7 +39,11 @@ pub(super) fn take(op: &FileOp, slots: &mut Slots<'_>) -> Outcome {
             data,
         } => mount(Some(source), target, Some(kind), *flags, Some(data)),
         FileOp::AttachAt { slot, target } => attach_at(slots.get(*slot)?, target),
-        FileOp::ProtectRoot { attributes } => set_attributes(CWD, c"/", *attributes, 0),
+        FileOp::ProtectRoot { attributes } => set_attributes(CWD, c"/", (*attributes, None), 0),
+        FileOp::Own { path, id } => {
+            let (at, links) = (libc::AT_FDCWD, libc::AT_SYMLINK_NOFOLLOW);
+            call!(libc::SYS_fchownat, at, path.as_ptr(), *id, *id, links)
+        }
         FileOp::Chdir(path) => call!(libc::SYS_chdir, path.as_ptr()),
         FileOp::PivotRoot => call!(libc::SYS_pivot_root, c".".as_ptr(), c".".as_ptr()),
         FileOp::DetachOldRoot => call!(libc::SYS_umount2, c".".as_ptr(), libc::MNT_DETACH),
@@ -63,13 +67,15 @@ fn on_descriptors(op: &FileOp, slots: &mut Slots<'_>) -> Outcome {
             recursive,
             attributes,
             no_devices,
+            users,
             slot,
         } => {
             let copy = tree(source, within.as_ref(), *recursive)?;
             let attributes = attributes | device_attributes(copy.as_fd(), *no_devices)?;
-            set_attributes_of(copy.as_fd(), attributes)?;
+            set_attributes_of(copy.as_fd(), attributes, *users)?;
             slots.put(*slot, copy)
         }
+        FileOp::Enter { slot } => call!(libc::SYS_fchdir, slots.get(*slot)?.as_raw_fd()),
         FileOp::Null { slot } => null_device().and_then(|fd| slots.put(*slot, fd)),
         FileOp::Expect { slot, magic } => {
             let expected = is_kind(slots.get(*slot)?, *magic)?;
@@ -249,9 +255,18 @@ fn attach_at(what: BorrowedFd<'_>, target: &CStr) -> Outcome {
     )
 }
 
-fn set_attributes(base: BorrowedFd<'_>, path: &CStr, set: u64, flags: c_uint) -> Outcome {
+fn set_attributes(
+    base: BorrowedFd<'_>,
+    path: &CStr,
+    (set, users): (u64, Option<RawFd>),
+    flags: c_uint,
+) -> Outcome {
     // The kernel's structure: set, clear, propagation, user namespace.
-    let how = [set, 0u64, 0, 0];
+    let how = match users.map(u64::try_from) {
+        None => [set, 0u64, 0, 0],
+        Some(Ok(users)) => [set | libc::MOUNT_ATTR_IDMAP, 0, 0, users],
+        Some(Err(_)) => return Err(libc::EBADF),
+    };
     call!(
         libc::SYS_mount_setattr,
         base.as_raw_fd(),
@@ -263,12 +278,22 @@ fn set_attributes(base: BorrowedFd<'_>, path: &CStr, set: u64, flags: c_uint) ->
 }
 
 /// Of a detached tree and all mounts in it.
-fn set_attributes_of(tree: BorrowedFd<'_>, set: u64) -> Outcome {
-    if set == 0 {
+fn set_attributes_of(tree: BorrowedFd<'_>, set: u64, users: Option<RawFd>) -> Outcome {
+    if set == 0 && users.is_none() {
         return Ok(0);
     }
     let flags = libc::AT_EMPTY_PATH.cast_unsigned() | AT_RECURSIVE;
-    set_attributes(tree, EMPTY, set, flags)
+    set_attributes(tree, EMPTY, (set, users), flags)
+}
+
+/// Whether everything mounted at a path of this machine can show the ids of a user namespace in place of those on disk.
+pub(crate) fn can_map(path: &std::path::Path, users: BorrowedFd<'_>) -> std::io::Result<()> {
+    let path = super::c_path(path)?;
+    let mapped = tree(&path, None, true).and_then(|copy| {
+        let users = Some(users.as_raw_fd());
+        set_attributes_of(copy.as_fd(), 0, users)
+    });
+    mapped.map(drop).map_err(std::io::Error::from_raw_os_error)
 }
 
 /// A part that does not exist is fine only because `below` was checked to be procfs or sysfs.
@@ -289,7 +314,7 @@ fn cover(below: BorrowedFd<'_>, magic: i64, part: &Walk, by: Cover, slots: &Slot
         }
         Cover::Hidden { null } => copy(slots.get(null)?, false)?,
     };
-    set_attributes_of(cover.as_fd(), libc::MOUNT_ATTR_RDONLY)?;
+    set_attributes_of(cover.as_fd(), libc::MOUNT_ATTR_RDONLY, None)?;
     attach(cover.as_fd(), found)
 }
 

@@ -21,6 +21,10 @@ pub(crate) enum Op {
     Await(RawFd),
     /// Joins the namespaces behind a descriptor.
     Join { fd: RawFd, kinds: c_int },
+    /// Makes namespaces (`CLONE_NEW…`), which belong to the user namespace of the process.
+    Unshare(c_int),
+    /// Names the machine in the UTS namespace of the process.
+    Hostname(Vec<u8>),
     /// Writes to a descriptor opened beforehand.
     Write { fd: RawFd, data: &'static [u8] },
     /// Writes a file in the namespace of the container.
@@ -105,8 +109,12 @@ pub(crate) enum FileOp {
         attributes: u64,
         /// Device files in it cannot be used, unless it is a device itself.
         no_devices: bool,
+        /// A user namespace whose ids stand for the ids on disk.
+        users: Option<RawFd>,
         slot: Slot,
     },
+    /// Gives a directory of this machine to a user and the group with the same id.
+    Own { path: CString, id: u32 },
     /// Takes a descriptor of this machine's null device.
     Null { slot: Slot },
     /// Fails unless the file system behind a slot is of this kind.
@@ -140,6 +148,8 @@ pub(crate) enum FileOp {
     Link { to: CString, below: Slot, name: CString },
     /// Changes the working directory to a path of this machine.
     Chdir(CString),
+    /// Changes the working directory to what is in a slot.
+    Enter { slot: Slot },
     /// Changes the working directory to one below the root of the container, which is made if it is missing.
     WorkingDirectory(Walk),
     /// Makes the working directory the root; the old root stays mounted on top, out of sight.

@@ -17,6 +17,8 @@ pub(crate) struct Launch {
     /// Taken by a process in between, which then makes the real one: a pid namespace that is joined holds only for
     /// children. Empty: there is none in between.
     pub(crate) before: Vec<Op>,
+    /// Namespaces made with the process in between.
+    pub(crate) between: c_int,
     /// Namespaces made with the process (`CLONE_NEW…`).
     pub(crate) namespaces: c_int,
     /// Taken by the process itself.
@@ -58,8 +60,24 @@ fn set_fault_pipe(ops: &mut [Op], fd: RawFd) {
     }
 }
 
+/// A process that was made, or one in between that is about to make it.
+#[derive(Debug)]
+pub(crate) struct Begun {
+    pid: i32,
+    pidfd: Option<OwnedFd>,
+    faults: OwnedFd,
+    between: bool,
+}
+
 /// Makes the process. The calling thread must outlive it: the process dies with the thread.
 pub(crate) fn spawn(launch: &mut Launch, guard: Option<&'static Guard>) -> io::Result<Born> {
+    let (born, between) = begin(launch)?.settle(guard);
+    between.collect()?;
+    born
+}
+
+/// Makes the first process of a launch, and does not wait for what that one does.
+pub(crate) fn begin(launch: &mut Launch) -> io::Result<Begun> {
     let (faults, say) = pipe()?;
     set_fault_pipe(&mut launch.ops, say.as_raw_fd());
     set_fault_pipe(&mut launch.before, say.as_raw_fd());
@@ -70,22 +88,62 @@ pub(crate) fn spawn(launch: &mut Launch, guard: Option<&'static Guard>) -> io::R
         exec,
         say: say.as_raw_fd(),
     };
-    let (pid, pidfd) = if launch.before.is_empty() {
-        clone(launch.namespaces, true, || context.become_program(&mut slots))?
+    let between = !launch.before.is_empty();
+    let (pid, pidfd) = if between {
+        clone(launch.between, true, || context.make_another(&mut slots))?
     } else {
-        let (_, between) = clone(0, true, || context.make_another(&mut slots))?;
-        drop(say);
-        let said = pid_from_between(&faults);
-        if let Some(between) = between {
-            super::collect(between.as_fd(), true)?;
-        }
-        match said? {
-            Said::Pid(pid) => (pid, Some(pidfd_open(pid)?)),
-            Said::Fault(bytes) => return Err(early(bytes)),
-        }
+        clone(launch.namespaces, true, || context.become_program(&mut slots))?
     };
-    let pidfd = pidfd.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
     launch.held.clear();
+    Ok(Begun {
+        pid,
+        pidfd,
+        faults,
+        between,
+    })
+}
+
+/// The process in between, which ends by itself. It is a zombie until it is collected.
+#[derive(Debug)]
+pub(crate) struct Between(Option<OwnedFd>);
+
+impl Between {
+    /// Waits for its end, which can take a moment: its mounts go with it.
+    pub(crate) fn collect(self) -> io::Result<()> {
+        match self.0 {
+            Some(pidfd) => super::collect(pidfd.as_fd(), true).map(drop),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Begun {
+    /// Waits for the process itself, if there is one in between, and names it to the guard.
+    pub(crate) fn settle(self, guard: Option<&'static Guard>) -> (io::Result<Born>, Between) {
+        if !self.between {
+            return (born(self.pid, self.pidfd, self.faults, guard), Between(None));
+        }
+        let made = pid_from_between(&self.faults).and_then(|said| match said {
+            Said::Pid(pid) => born(pid, Some(pidfd_open(pid)?), self.faults, guard),
+            Said::Fault(bytes) => {
+                // The process itself may have failed before the one in between said its pid.
+                if let Ok(Said::Pid(pid)) = pid_from_between(&self.faults) {
+                    super::collect(pidfd_open(pid)?.as_fd(), true)?;
+                }
+                Err(early(bytes))
+            }
+        });
+        (made, Between(self.pidfd))
+    }
+}
+
+fn born(
+    pid: i32,
+    pidfd: Option<OwnedFd>,
+    faults: OwnedFd,
+    guard: Option<&'static Guard>,
+) -> io::Result<Born> {
+    let pidfd = pidfd.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
     let ticket = guard.map(|guard| guard.watch(pidfd.as_fd()));
     Ok(Born {
         pid,

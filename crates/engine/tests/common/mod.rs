@@ -4,7 +4,8 @@
 pub(crate) mod images;
 
 use remora_engine::container::{Container, Exit, Mount, Root, Spec, Stdio};
-use remora_engine::sandbox::{Sandbox, SandboxSpec};
+use remora_engine::sandbox::{Processes, Sandbox, SandboxSpec};
+use remora_engine::users::{UserNamespace, Users};
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::sync::Arc;
@@ -21,6 +22,20 @@ impl Bench {
     pub(crate) async fn new() -> Self {
         Self::with(&SandboxSpec {
             hostname: Some("bench".into()),
+            ..SandboxSpec::default()
+        })
+        .await
+    }
+
+    /// With users of its own.
+    pub(crate) async fn own(processes: Processes) -> Self {
+        let ids = Users::default().ids().unwrap();
+        let users = UserNamespace::create(ids, "bench", &[]).await.unwrap();
+        Self::with(&SandboxSpec {
+            hostname: Some("bench".into()),
+            network: Some(users.network().clone()),
+            users: Some(users),
+            processes,
             ..SandboxSpec::default()
         })
         .await

@@ -54,6 +54,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let isolation = Isolation {
         pids: Some(args.pod_pids_limit).filter(|limit| *limit > 0),
         seccomp_root: seccomp_root(args.seccomp_profile_root.as_ref())?,
+        own_users: !args.host_users,
     };
     if args.filename.is_empty() && !args.clean {
         bail!("filename not specified (see --filename or -f)");

@@ -3,8 +3,11 @@
 //! Sources are taken as detached copies while this machine's root is still there; targets are opened below the
 //! container's root after it has become the root, and mounts are attached to those descriptors. The image decides what
 //! lies at a path, so no path of the container is used twice: see [`FileOp`].
+//!
+//! With users of its own a container gets copies that show its ids in place of those on disk. They are taken by the
+//! process in between, which is root of this machine; the rest is done by root of the pod, who owns what is made.
 
-use super::{Checked, Steps, kernel, root};
+use super::{Checked, Plan, Steps, kernel, root};
 use crate::container::{Mount, MountKind, Spec, StartError};
 use crate::sys::FileOp;
 use crate::sys::op::Slot;
@@ -17,17 +20,21 @@ struct Taken<'a> {
     slot: Slot,
 }
 
-pub(super) fn plan(check: &Checked<'_>, spec: &Spec, steps: &mut Steps) -> Result<(), StartError> {
-    steps.push(
+pub(super) fn plan(check: &Checked<'_>, spec: &Spec, plan: &mut Plan) -> Result<(), StartError> {
+    plan.outer().push(
         "make mounts private",
         FileOp::Propagation(libc::MS_REC | libc::MS_PRIVATE),
     );
     let mut taken = Vec::new();
     for mount in &spec.mounts {
-        taken.push(take(check, mount, spec.privileged, steps)?);
+        taken.push(take(check, mount, spec.privileged, plan)?);
     }
-    let kernel = kernel::take(check, spec, steps)?;
-    root::mount(check, &spec.root, None, steps)?;
+    let kernel = kernel::take(check, spec, plan)?;
+    match spec.sandbox.users() {
+        None => root::mount(check, &spec.root, None, &mut plan.steps)?,
+        Some(users) => root::mapped(check, &spec.root, users, plan)?,
+    }
+    let steps = &mut plan.steps;
     steps.push("enter the root", FileOp::PivotRoot);
     kernel.mount(check, spec, steps)?;
     for item in &taken {
@@ -54,18 +61,18 @@ fn take<'a>(
     check: &Checked<'_>,
     mount: &'a Mount,
     privileged: bool,
-    steps: &mut Steps,
+    plan: &mut Plan,
 ) -> Result<Taken<'a>, StartError> {
     check.inside("mount target", &mount.target)?;
     kernel::refuse_proc(check, &mount.target)?;
     let target = mount.target.display();
-    let slot = steps.slot();
+    let slot = plan.steps.slot();
     let mut attributes = if mount.readonly {
         libc::MOUNT_ATTR_RDONLY
     } else {
         0
     };
-    let (name, op) = match &mount.kind {
+    match &mount.kind {
         MountKind::Bind { source, within } => {
             let name = match within {
                 None => format!("mount {target}: take {}", source.display()),
@@ -81,9 +88,10 @@ fn take<'a>(
                 recursive: true,
                 attributes,
                 no_devices: !privileged,
+                users: plan.users,
                 slot,
             };
-            (name, op)
+            plan.outer().push(name, op);
         }
         MountKind::Tmpfs { size, mode } => {
             attributes |= libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV;
@@ -95,10 +103,10 @@ fn take<'a>(
                 attributes,
                 slot,
             };
-            (format!("mount {target}: make a tmpfs"), op)
+            // Belongs to the root of the pod.
+            plan.steps.push(format!("mount {target}: make a tmpfs"), op);
         }
-    };
-    steps.push(name, op);
+    }
     Ok(Taken { mount, slot })
 }
 

@@ -3,7 +3,7 @@
 //! An image cannot decide where these go: a place that is a link or a file is an error. What is hidden or read-only in
 //! procfs and sysfs is covered relative to the descriptor of the mount itself, whose kind was checked.
 
-use super::{Checked, Steps};
+use super::{Checked, Plan, Steps};
 use crate::container::{Mount, Spec, StartError};
 use crate::sandbox::Processes;
 use crate::sys::op::{Cover, Slot};
@@ -146,25 +146,26 @@ pub(super) struct Kernel {
 }
 
 /// Takes what comes from this machine.
-pub(super) fn take(check: &Checked<'_>, spec: &Spec, steps: &mut Steps) -> Result<Kernel, StartError> {
+pub(super) fn take(check: &Checked<'_>, spec: &Spec, plan: &mut Plan) -> Result<Kernel, StartError> {
     let mut devices = Vec::new();
     for name in DEVICES {
-        let slot = steps.slot();
+        let slot = plan.steps.slot();
         let op = tree(check, &format!("/dev/{name}"), 0, slot, false)?;
-        steps.push(format!("take /dev/{name}"), op);
+        plan.outer().push(format!("take /dev/{name}"), op);
         devices.push((name, slot));
     }
     let mut whole = Vec::new();
     for (target, attributes) in whole_targets(spec) {
-        let slot = steps.slot();
+        let slot = plan.steps.slot();
         let op = tree(check, target, attributes, slot, true)?;
-        steps.push(format!("take {target}"), op);
+        plan.outer().push(format!("take {target}"), op);
         whole.push((target, slot));
     }
     let mut null = None;
     if !spec.privileged {
-        let slot = steps.slot();
-        steps.push("take the null device", FileOp::Null { slot });
+        // Not in between: it is copied, which works in the mount namespace of its descriptor only.
+        let slot = plan.steps.slot();
+        plan.steps.push("take the null device", FileOp::Null { slot });
         null = Some(slot);
     }
     Ok(Kernel { devices, whole, null })
@@ -183,6 +184,7 @@ fn tree(
         recursive,
         attributes,
         no_devices: false,
+        users: None,
         slot,
     })
 }

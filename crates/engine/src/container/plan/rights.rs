@@ -4,31 +4,57 @@
 //! kept; the parent-death signal is forgotten by the kernel at a change of user, so it comes after it.
 
 use super::Steps;
-use crate::container::{Process, RlimitKind};
+use crate::container::{Process, Rlimit, RlimitKind};
 use crate::seccomp::Filters;
 use crate::sys::Op;
 
-pub(super) fn plan(process: &Process, filters: Filters, steps: &mut Steps) {
-    for limit in &process.rlimits {
-        let (resource, name) = match limit.kind {
-            RlimitKind::OpenFiles => (libc::RLIMIT_NOFILE, "open files"),
-            RlimitKind::Processes => (libc::RLIMIT_NPROC, "processes"),
-            RlimitKind::Core => (libc::RLIMIT_CORE, "core dumps"),
-            RlimitKind::LockedMemory => (libc::RLIMIT_MEMLOCK, "locked memory"),
-        };
+/// What only root of this machine may do: for processes that will be root of a pod only.
+pub(super) fn outer(process: &Process, steps: &mut Steps) {
+    let raised = |limit: &&Rlimit| {
+        let own = crate::sys::hard_limit(resource(limit.kind).0);
+        own.is_ok_and(|own| limit.hard > own)
+    };
+    limits(process.rlimits.iter().filter(raised), steps);
+    score(process, steps);
+}
+
+fn resource(kind: RlimitKind) -> (i32, &'static str) {
+    let (resource, name) = match kind {
+        RlimitKind::OpenFiles => (libc::RLIMIT_NOFILE, "open files"),
+        RlimitKind::Processes => (libc::RLIMIT_NPROC, "processes"),
+        RlimitKind::Core => (libc::RLIMIT_CORE, "core dumps"),
+        RlimitKind::LockedMemory => (libc::RLIMIT_MEMLOCK, "locked memory"),
+    };
+    (resource.cast_signed(), name)
+}
+
+fn limits<'a>(limits: impl Iterator<Item = &'a Rlimit>, steps: &mut Steps) {
+    for limit in limits {
+        let (resource, name) = resource(limit.kind);
         let op = Op::Limit {
-            resource: resource.cast_signed(),
+            resource,
             soft: limit.soft,
             hard: limit.hard,
         };
         steps.push(format!("limit {name}"), op);
     }
+}
+
+fn score(process: &Process, steps: &mut Steps) {
     if let Some(score) = process.oom_score_adj {
         let op = Op::WriteFile {
             path: c"/proc/self/oom_score_adj".into(),
             data: score.max(crate::sys::least_oom_score()).to_string().into_bytes(),
         };
         steps.push("set oom_score_adj", op);
+    }
+}
+
+/// `own`: the process has users of its own, and [`outer`] did its part.
+pub(super) fn plan(process: &Process, filters: Filters, own: bool, steps: &mut Steps) {
+    limits(process.rlimits.iter(), steps);
+    if !own {
+        score(process, steps);
     }
     // Nobody can give what he does not have himself.
     let capabilities = process.capabilities.bits() & crate::sys::own_capabilities();

@@ -1,9 +1,12 @@
 //! The root file system: layers, or a directory as it is.
 
-use super::{Checked, Steps};
+use super::{Checked, Plan, Steps};
 use crate::container::{Root, StartError};
 use crate::sys::FileOp;
+use crate::sys::op::Slot;
+use crate::users::UserNamespace;
 use std::ffi::OsStr;
+use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
 
 /// Mounts the root file system at a place of this machine, in a mount namespace of the process's own.
@@ -37,15 +40,7 @@ pub(super) fn mount(
     };
     let name = format!("take the root {}", path.display());
     let slot = steps.slot();
-    let op = FileOp::Tree {
-        source: check.path("the root", path)?,
-        within: None,
-        recursive: true,
-        attributes: 0,
-        no_devices: false,
-        slot,
-    };
-    steps.push(name, op);
+    steps.push(name, tree(check, path, true, None, slot)?);
     let target = check.path("the root", at.unwrap_or(path))?;
     let op = FileOp::AttachAt {
         slot,
@@ -54,6 +49,69 @@ pub(super) fn mount(
     steps.push("mount the root", op);
     steps.push("change to the root", FileOp::Chdir(target));
     Ok(())
+}
+
+/// Mounts the root file system with the ids of a user namespace in place of those on disk, and goes there.
+///
+/// The process in between puts copies with other ids over the layers, each at its own place in a mount namespace that
+/// nothing else sees, and takes a detached copy of the overlay made of them. Only what is attached later is not locked,
+/// and can become the root. The directory for changes belongs to the pod instead: the kernel makes files of its own
+/// there as root of this machine, which is no user of the pod.
+pub(super) fn mapped(
+    check: &Checked<'_>,
+    root: &Root,
+    users: &UserNamespace,
+    plan: &mut Plan,
+) -> Result<(), StartError> {
+    let slot = plan.steps.slot();
+    let fd = Some(users.raw());
+    let whole = match root {
+        Root::Bind(path) => (path, fd),
+        Root::Overlay { lower, upper, work } => {
+            for path in lower {
+                let copy = plan.steps.slot();
+                let op = tree(check, path, false, fd, copy)?;
+                plan.before.push(format!("map the ids of {}", path.display()), op);
+                let target = check.path("a layer", path)?;
+                let op = FileOp::AttachAt { slot: copy, target };
+                plan.before.push(format!("mount {}", path.display()), op);
+            }
+            let op = FileOp::Own {
+                path: check.path("the root", upper)?,
+                id: users.ids().first(),
+            };
+            plan.before
+                .push(format!("give {} to the pod", upper.display()), op);
+            overlay(check, (lower, upper, work), upper, &mut plan.before)?;
+            (upper, None)
+        }
+    };
+    let op = tree(check, whole.0, whole.1.is_some(), whole.1, slot)?;
+    plan.before
+        .push(format!("take the root {}", whole.0.display()), op);
+    let target = check.text("the root", "/")?;
+    let steps = &mut plan.steps;
+    steps.push("mount the root", FileOp::AttachAt { slot, target });
+    steps.push("change to the root", FileOp::Enter { slot });
+    Ok(())
+}
+
+fn tree(
+    check: &Checked<'_>,
+    path: &Path,
+    recursive: bool,
+    users: Option<RawFd>,
+    slot: Slot,
+) -> Result<FileOp, StartError> {
+    Ok(FileOp::Tree {
+        source: check.path("the root", path)?,
+        within: None,
+        recursive,
+        attributes: 0,
+        no_devices: false,
+        users,
+        slot,
+    })
 }
 
 /// The kernel takes one page of options.

@@ -174,6 +174,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value_t = remora_engine::world::Isolation::POD_PIDS)]
     pub(crate) pod_pids_limit: u64,
 
+    /// Let pods share the users of this machine unless they have `hostUsers: false`, so that root of a container is root
+    /// of the machine (default: pods of root have users of their own)
+    #[arg(long)]
+    pub(crate) host_users: bool,
+
     /// Directory that `localhostProfile` of pods is relative to (default: /var/lib/remora/seccomp, or
     /// ~/.local/share/remora/seccomp)
     #[arg(long, value_name = "DIR")]
