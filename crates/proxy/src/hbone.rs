@@ -416,6 +416,30 @@ fn log_failure(ctx: &Arc<Context>, ends: [SocketAddr; 2], failure: Failure) {
 
 #[cfg(test)]
 mod tests {
+    use super::authority;
+    use crate::admit::Refused;
+    use crate::mesh::Mesh;
+    use http::{Method, Request};
+    use std::net::Ipv4Addr;
+
+    #[test]
+    fn only_connect_to_an_address_of_this_pod_opens_a_stream() {
+        let (mesh, local) = (Mesh::default(), Ipv4Addr::new(10, 0, 0, 1));
+        let asked = |method: Method, target: &str| {
+            let request = Request::builder().method(method).uri(target).body(()).unwrap();
+            authority(&request, &mesh, local.into())
+        };
+        assert_eq!(asked(Method::CONNECT, "10.0.0.1:80"), Ok((local, 80).into()));
+        for method in [Method::GET, Method::POST, Method::OPTIONS] {
+            let refused = asked(method, "http://10.0.0.1:80/");
+            assert!(matches!(refused, Err(Refused::BadRequest(_))), "{refused:?}");
+        }
+        let nowhere = asked(Method::CONNECT, "/path");
+        assert!(matches!(nowhere, Err(Refused::BadRequest(_))), "{nowhere:?}");
+        let other = asked(Method::CONNECT, "10.0.0.2:80");
+        assert!(matches!(other, Err(Refused::NotOurs(_))), "{other:?}");
+    }
+
     /// What a function's future takes.
     fn future<A, B, C, D, E, F>(_: impl FnOnce(A, B, C, D, E) -> F) -> usize {
         size_of::<F>()
