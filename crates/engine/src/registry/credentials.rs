@@ -281,4 +281,63 @@ mod tests {
             assert!(Credentials::from_json(bad).is_err(), "{bad}");
         }
     }
+
+    #[test]
+    fn only_a_plain_name_is_the_name_of_a_helper() {
+        for name in ["pass", "ecr-login", "a_b.c", "X9", "-", "_", "."] {
+            assert!(is_plain(name), "{name}");
+        }
+        for name in ["", "a/b", "../x", "a b", "a;b", "ä", "a\0", "/bin/sh"] {
+            assert!(!is_plain(name), "{name}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_helper_with_another_name_is_not_run() {
+        let error = ask("no/such", "x").await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
+        // A plain name is looked for.
+        let error = ask("remora-has-no-such-helper", "x").await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::NotFound);
+    }
+
+    #[tokio::test]
+    async fn later_credentials_win_and_the_rest_stays() {
+        let read = |text: &str| Credentials::from_json(text).unwrap();
+        let mut all = read(
+            r#"{"auths": {"a.example": {"username": "a", "password": "1"},
+                "b.example": {"username": "b", "password": "1"}}, "credsStore": "one",
+                "credHelpers": {"c.example": "c"}}"#,
+        );
+        all.extend(read(
+            r#"{"auths": {"https://B.example/v2/": {"username": "b", "password": "2"}}}"#,
+        ));
+        let password = |text: &str| match &all.known[text] {
+            Secret::Password { password, .. } => password.clone(),
+            Secret::Identity(_) => panic!("a password"),
+        };
+        assert_eq!(
+            (password("a.example"), password("b.example")),
+            ("1".into(), "2".into())
+        );
+        assert_eq!((all.helper.as_deref(), all.helpers.len()), (Some("one"), 1));
+        all.extend(read(r#"{"credsStore": "two"}"#));
+        assert_eq!(all.helper.as_deref(), Some("two"));
+        assert!(all.has_helpers());
+        assert!(!Credentials::default().has_helpers());
+        assert!(read(r#"{"credsStore": "one"}"#).has_helpers());
+        assert!(read(r#"{"credHelpers": {"c.example": "c"}}"#).has_helpers());
+    }
+
+    #[test]
+    fn a_registry_is_known_by_its_host_however_it_is_written() {
+        for (entry, expected) in [
+            ("https://index.docker.io/v1/", "docker.io"),
+            ("registry-1.docker.io", "docker.io"),
+            ("http://Localhost:5000/v2/", "localhost:5000"),
+            ("ghcr.io", "ghcr.io"),
+        ] {
+            assert_eq!(host(entry), expected, "{entry}");
+        }
+    }
 }

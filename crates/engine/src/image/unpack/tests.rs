@@ -207,3 +207,79 @@ fn directories_are_not_endlessly_deep() {
     ];
     assert!(unpacked(&fro.concat(), &fro.concat(), SMALL).is_err());
 }
+
+/// The last byte that is allowed is allowed.
+#[test]
+fn every_limit_is_exact() {
+    let limits = |free: u64, ratio: u64| Limits {
+        bytes: 100,
+        free,
+        ratio,
+        entries: 3,
+        names: 30,
+        header: 50,
+        path: 20,
+        depth: 8,
+    };
+    let meter = Meter::new(limits(100, 0));
+    assert!(meter.entry(20).is_ok() && meter.entry(10).is_ok());
+    assert!(meter.entry(0).is_ok(), "the third");
+    assert!(meter.entry(0).is_err(), "the fourth");
+    assert!(Meter::new(limits(100, 0)).entry(21).is_err(), "a long path");
+    let meter = Meter::new(limits(100, 0));
+    assert!(meter.entry(20).is_ok() && meter.entry(11).is_err(), "all names");
+    // Written bytes.
+    let meter = Meter::new(limits(100, 0));
+    assert!(meter.writes(60).is_ok() && meter.writes(40).is_ok());
+    assert!(meter.writes(1).is_err());
+    let meter = Meter::new(limits(10, 0));
+    assert!(meter.writes(10).is_ok(), "so many are free");
+    assert!(meter.writes(1).is_err(), "nothing was read for it");
+    // For each byte that was read, so many may be written.
+    let meter = Meter::new(limits(10, 3));
+    io::copy(&mut meter.source(&[0; 20][..]), &mut io::sink()).unwrap();
+    assert!(meter.writes(60).is_ok());
+    assert!(meter.writes(1).is_err());
+    // Headers are counted until they end, with each entry anew.
+    let read = |meter: &std::rc::Rc<Meter>, bytes: usize| {
+        let bytes = vec![0; bytes];
+        let mut content = meter.content(&bytes[..]);
+        io::copy(&mut content, &mut io::sink())
+    };
+    let meter = Meter::new(limits(100, 0));
+    meter.header_begins();
+    assert!(read(&meter, 30).is_ok());
+    meter.header_ends();
+    assert!(read(&meter, 10).is_ok());
+    meter.header_begins();
+    assert!(read(&meter, 50).is_ok());
+    assert!(read(&meter, 1).is_err());
+    let meter = Meter::new(limits(100, 0));
+    assert!(read(&meter, 100).is_ok() && read(&meter, 1).is_err());
+}
+
+#[test]
+fn what_can_be_done_is_said_where_something_can_be_done() {
+    let entry = |source: io::Error| UnpackError::Entry {
+        path: "p".to_owned(),
+        source,
+    };
+    let os = io::Error::from_raw_os_error;
+    let beyond = || io::Error::new(io::ErrorKind::FileTooLarge, "limit");
+    for (error, expected) in [
+        (entry(os(libc::ENOSPC)), Some("disk is full")),
+        (entry(beyond()), Some("hostile")),
+        (UnpackError::Read(beyond()), Some("hostile")),
+        (entry(os(libc::EFBIG)), None),
+        (entry(os(libc::ENOTSUP)), Some("extended attributes")),
+        (entry(os(libc::EIO)), None),
+        (UnpackError::Read(os(libc::EIO)), None),
+    ] {
+        let hint = error.hint();
+        assert_eq!(hint.is_some(), expected.is_some(), "{error:?}: {hint:?}");
+        assert!(
+            hint.unwrap_or_default().contains(expected.unwrap_or_default()),
+            "{hint:?}"
+        );
+    }
+}
