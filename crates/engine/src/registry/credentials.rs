@@ -6,7 +6,7 @@ use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
-use std::process::Stdio;
+use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 use tokio::io::AsyncWriteExt as _;
 
@@ -207,26 +207,34 @@ async fn ask(helper: &str, registry: &str) -> io::Result<Option<Secret>> {
         .stderr(Stdio::null())
         .kill_on_drop(true)
         .spawn()?;
-    // The name under which Docker stores its own registry.
-    let server = if registry == "docker.io" {
-        "https://index.docker.io/v1/"
-    } else {
-        registry
-    };
     if let Some(mut input) = child.stdin.take() {
-        input.write_all(server.as_bytes()).await?;
+        input.write_all(stored_name(registry).as_bytes()).await?;
     }
     let output = tokio::time::timeout(PATIENCE, child.wait_with_output()).await;
     let output = output.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
-    if !output.status.success() {
-        let text = String::from_utf8_lossy(&output.stdout).to_lowercase();
+    helped(output.status, &output.stdout)
+}
+
+/// The name under which Docker stores the credential of a registry.
+fn stored_name(registry: &str) -> &str {
+    if registry == "docker.io" {
+        "https://index.docker.io/v1/"
+    } else {
+        registry
+    }
+}
+
+/// What a helper says.
+fn helped(status: ExitStatus, output: &[u8]) -> io::Result<Option<Secret>> {
+    if !status.success() {
+        let text = String::from_utf8_lossy(output).to_lowercase();
         // Not an error: nothing is stored for this registry.
         if text.contains("credentials not found") {
             return Ok(None);
         }
-        return Err(io::Error::other(format!("it ended with {}", output.status)));
+        return Err(io::Error::other(format!("it ended with {status}")));
     }
-    let answer: Helped = serde_json::from_slice(&output.stdout)?;
+    let answer: Helped = serde_json::from_slice(output)?;
     Ok(Some(if answer.username == "<token>" {
         Secret::Identity(answer.secret)
     } else {
@@ -339,5 +347,31 @@ mod tests {
         ] {
             assert_eq!(host(entry), expected, "{entry}");
         }
+    }
+
+    #[test]
+    fn a_helper_says_a_password_a_token_or_nothing() {
+        use std::os::unix::process::ExitStatusExt as _;
+        let [done, failed] = [0, 1 << 8].map(ExitStatus::from_raw);
+        let password = Secret::Password {
+            user: "me".into(),
+            password: "p".into(),
+        };
+        let said = |text: &str| helped(done, text.as_bytes());
+        assert_eq!(
+            said(r#"{"Username": "me", "Secret": "p"}"#).unwrap(),
+            Some(password)
+        );
+        assert_eq!(
+            said(r#"{"Username": "<token>", "Secret": "t"}"#).unwrap(),
+            Some(Secret::Identity("t".into()))
+        );
+        assert!(said("noise").is_err());
+        let nothing = b"Credentials not found in native keychain";
+        assert_eq!(helped(failed, nothing).unwrap(), None);
+        assert!(helped(failed, br#"{"Username": "me", "Secret": "p"}"#).is_err());
+        assert!(helped(done, nothing).is_err());
+        assert_eq!(stored_name("docker.io"), "https://index.docker.io/v1/");
+        assert_eq!(stored_name("ghcr.io"), "ghcr.io");
     }
 }

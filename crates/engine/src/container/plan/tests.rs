@@ -452,3 +452,64 @@ async fn layers_are_named_from_the_directory_above_them_and_escaped() {
     let error = overlay(&[&format!("{fits}l")]).await.unwrap_err().to_string();
     assert!(error.contains("too many"), "{error}");
 }
+
+#[test]
+fn the_first_process_of_a_pod_has_processes_of_its_own_and_ends_with_us() {
+    let plan = Plan::init();
+    assert_eq!(plan.namespaces, libc::CLONE_NEWPID);
+    assert_eq!(
+        plan.steps.names,
+        ["reset signals", "hide from others", "bind to the parent"]
+    );
+    let launch = plan.into_launch();
+    assert_eq!((launch.namespaces, launch.ops.len()), (libc::CLONE_NEWPID, 3));
+    assert!(!launch.unguarded && launch.program.is_none());
+}
+
+#[tokio::test]
+async fn terminals_are_made_below_the_root_that_the_container_will_have() {
+    assert_eq!(usual(|_| ()).await.terminals, std::path::PathBuf::from("/"));
+}
+
+#[test]
+fn a_step_goes_after_another_or_to_the_end() {
+    let mut steps = super::Steps::default();
+    steps.push("a", Op::Session);
+    steps.push("b", Op::Session);
+    steps.after("a", "after a", Op::Terminal);
+    steps.after("none", "last", Op::Undumpable);
+    steps.insert("first", Op::CloseOnExec);
+    assert_eq!(steps.names, ["first", "a", "after a", "b", "last"]);
+    let places = [
+        Op::CloseOnExec,
+        Op::Session,
+        Op::Terminal,
+        Op::Session,
+        Op::Undumpable,
+    ];
+    let shown = |ops: &[Op]| format!("{ops:?}");
+    assert_eq!(shown(&steps.ops), shown(&places));
+}
+
+#[tokio::test]
+async fn another_runtime_finds_the_root_mounted_for_it_alone() {
+    let sandbox = Sandbox::create(&SandboxSpec::default()).await.unwrap();
+    let spec = Spec::new("plan", Root::Bind("/srv".into()), &["true"], sandbox);
+    let args = || vec!["runc".to_owned(), "run".to_owned()];
+    let plan = super::runtime("plan", Some((&spec, "/at".into())), args()).unwrap();
+    assert!(plan.unguarded);
+    assert_eq!(plan.namespaces, libc::CLONE_NEWNS);
+    let slave = libc::MS_REC | libc::MS_SLAVE;
+    let first = files(&plan).next();
+    assert!(
+        matches!(first, Some(FileOp::Propagation(flags)) if *flags == slave),
+        "{first:?}"
+    );
+    let at =
+        files(&plan).any(|op| matches!(op, FileOp::AttachAt { target, .. } if target.to_bytes() == b"/at"));
+    assert!(at && has(&plan, "take the root /srv"));
+    assert_eq!(plan.program.unwrap().args.len(), 2);
+    let plan = super::runtime("plan", None, args()).unwrap();
+    assert_eq!((plan.namespaces, files(&plan).count()), (0, 0));
+    assert!(plan.unguarded && has(&plan, "close files"));
+}

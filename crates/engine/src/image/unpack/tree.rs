@@ -47,8 +47,8 @@ pub(super) struct Tree {
 enum Found {
     Directory(Box<Stat>),
     Link(PathBuf),
-    Nothing,
-    Else,
+    /// Nothing, or something that no path leads through: a file, or the mark of a deletion.
+    Neither,
 }
 
 impl Tree {
@@ -152,11 +152,10 @@ impl Tree {
                     let target = readlinkat(&fd, "", Vec::new())?;
                     Found::Link(OsString::from_vec(target.into_bytes()).into())
                 }
-                FileType::CharacterDevice if stat.st_rdev == 0 => Found::Nothing,
-                _ => Found::Else,
+                _ => Found::Neither,
             });
         }
-        Ok(Found::Nothing)
+        Ok(Found::Neither)
     }
 
     /// Opens a directory of this layer; one that is not there yet is made as the layers below have it.
