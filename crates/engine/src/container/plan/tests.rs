@@ -513,3 +513,32 @@ async fn another_runtime_finds_the_root_mounted_for_it_alone() {
     assert_eq!((plan.namespaces, files(&plan).count()), (0, 0));
     assert!(plan.unguarded && has(&plan, "close files"));
 }
+
+#[tokio::test]
+async fn a_process_has_the_home_that_its_root_lists_unless_it_is_said() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir(dir.path().join("etc")).unwrap();
+    let users = "u:x:7:7::/home/u:/bin/sh\nempty:x:8:8:::/bin/sh\n";
+    std::fs::write(dir.path().join("etc/passwd"), users).unwrap();
+    for (uid, said, expected) in [
+        (7, None, "HOME=/home/u"),
+        (8, None, "HOME=/"),
+        (9, None, "HOME=/"),
+        (7, Some("/said"), "HOME=/said"),
+    ] {
+        let plan = usual(|spec| {
+            spec.root = Root::Bind(dir.path().to_owned());
+            spec.process.uid = uid;
+            let said = said.map(|home| ("HOME".to_owned(), home.to_owned()));
+            spec.process.env.extend(said);
+        })
+        .await;
+        let env = plan.program.unwrap().env;
+        let homes: Vec<&str> = env.iter().filter_map(|pair| pair.to_str().ok()).collect();
+        let homes: Vec<&str> = homes
+            .into_iter()
+            .filter(|pair| pair.starts_with("HOME="))
+            .collect();
+        assert_eq!(homes, [expected], "{uid}");
+    }
+}

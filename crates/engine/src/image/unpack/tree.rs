@@ -326,3 +326,28 @@ pub(super) fn set_times(dir: &OwnedFd, name: &OsStr, attributes: Attributes) -> 
 pub(super) fn exists(dir: &OwnedFd, name: &OsStr) -> bool {
     statat(dir, name, AtFlags::SYMLINK_NOFOLLOW).is_ok()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::Tree;
+    use std::path::Path;
+
+    #[test]
+    fn descriptors_do_not_survive_an_exec_and_are_of_directories() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("lower")).unwrap();
+        std::fs::write(dir.path().join("file"), "").unwrap();
+        let lower = [dir.path().join("lower")];
+        let mut tree = Tree::open(dir.path(), &lower, 8).unwrap();
+        let (made, _) = tree.place(Path::new("made/deep/file")).unwrap().unwrap();
+        for fd in [&*tree.root, &tree.lowers[0], &*made] {
+            let flags = rustix::io::fcntl_getfd(fd).unwrap();
+            assert!(flags.contains(rustix::io::FdFlags::CLOEXEC), "{flags:?}");
+        }
+        tree.forget();
+        let (known, _) = tree.place(Path::new("made/deep/file")).unwrap().unwrap();
+        let flags = rustix::io::fcntl_getfd(&*known).unwrap();
+        assert!(flags.contains(rustix::io::FdFlags::CLOEXEC), "{flags:?}");
+        assert!(Tree::open(&dir.path().join("file"), &[], 8).is_err());
+    }
+}
