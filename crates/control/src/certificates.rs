@@ -140,7 +140,7 @@ mod tests {
         }
     }
 
-    /// The certificate that an owner of a token gets, for so many seconds, for somebody else if that is said.
+    /// The certificate that an owner of a token gets, for so many seconds, on behalf of another identity if one is given.
     async fn certified(token: &str, seconds: i64, behalf: Option<&str>) -> Result<Chain, Status> {
         let mut authority = Authority::generate("test", SystemTime::now(), HOUR * 100).unwrap();
         authority.limit(HOUR * 24);
@@ -174,15 +174,15 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_certificate_names_the_owner_of_the_token_for_the_time_that_was_asked_for() {
-        for (asked, life) in [(0, HOUR * 2), (7200 * 2, HOUR * 4)] {
+    async fn a_certificate_names_the_owner_of_the_token_and_has_the_requested_lifetime() {
+        for (requested, life) in [(0, HOUR * 2), (7200 * 2, HOUR * 4)] {
             let before = SystemTime::now() - Duration::from_secs(1);
-            let chain = certified(CART, asked, None).await.unwrap();
+            let chain = certified(CART, requested, None).await.unwrap();
             assert_eq!(chain.id().as_str(), CART);
             let ends = chain.not_after();
             assert!(
                 before + life <= ends && ends <= SystemTime::now() + life,
-                "{asked}"
+                "{requested}"
             );
         }
     }

@@ -35,7 +35,7 @@ fn ports(pairs: &[(u32, u32)]) -> PortList {
 }
 
 /// Two workloads of a service that listen on different ports, one that expects the PROXY protocol, and one that a policy
-/// closes to everyone.
+/// closes to all callers.
 fn mesh() -> Mesh {
     let mesh = Mesh::default();
     let known = |kind| Address { r#type: Some(kind) }.encode_to_vec();
@@ -59,7 +59,7 @@ fn mesh() -> Mesh {
             workload.application_tunnel = Some(ApplicationTunnel { protocol: 1, port: 0 });
         }
         if name == "closed" {
-            workload.authorization_policies = vec!["shop/nobody".to_owned()];
+            workload.authorization_policies = vec!["shop/closed".to_owned()];
         }
         tell(&mesh, ADDRESS, name, known(Type::Workload(workload)));
     }
@@ -78,13 +78,13 @@ fn mesh() -> Mesh {
     );
     // It allows nothing.
     let policy = Authorization {
-        name: "nobody".to_owned(),
+        name: "closed".to_owned(),
         namespace: "shop".to_owned(),
         scope: Scope::WorkloadSelector.into(),
         action: Action::Allow.into(),
         ..Authorization::default()
     };
-    tell(&mesh, AUTHORIZATION, "shop/nobody", policy.encode_to_vec());
+    tell(&mesh, AUTHORIZATION, "shop/closed", policy.encode_to_vec());
     mesh
 }
 

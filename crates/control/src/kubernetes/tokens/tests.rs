@@ -86,10 +86,10 @@ fn memory_is_bounded_and_makes_room_by_forgetting_what_has_ended() {
     assert_eq!(memory.get(1, soon), Some("good"));
 }
 
-/// An API server: what it was asked, and pods that it lists.
+/// An API server: the requests that it got, and the pods that it lists.
 #[derive(Clone, Default)]
 struct Server {
-    asked: Arc<Mutex<Vec<String>>>,
+    requests: Arc<Mutex<Vec<String>>>,
     pods: Arc<Vec<Value>>,
 }
 
@@ -98,12 +98,12 @@ impl Server {
         Reviewed::new(kube::Client::new(self.clone(), "default"), "td")
     }
 
-    fn asked(&self) -> Vec<String> {
-        self.asked.lock().unwrap().clone()
+    fn requests(&self) -> Vec<String> {
+        self.requests.lock().unwrap().clone()
     }
 
     fn answer(&self, path: &str, body: &[u8]) -> (u16, Value) {
-        self.asked.lock().unwrap().push(path.to_owned());
+        self.requests.lock().unwrap().push(path.to_owned());
         if path.contains("pods") {
             let list = json!({"kind": "List", "apiVersion": "v1", "metadata": {}, "items": *self.pods});
             return (200, list);
@@ -194,7 +194,7 @@ async fn a_good_token_is_reviewed_once_and_believed_from_the_question_on() {
     let after = Instant::now();
     assert_eq!(id.to_string(), "spiffe://td/ns/shop/sa/cart");
     assert_eq!(reviewed.identify_from(&good, address(1)).await.unwrap(), id);
-    assert_eq!(server.asked().len(), 1, "{:?}", server.asked());
+    assert_eq!(server.requests().len(), 1, "{:?}", server.requests());
     let until = ends(&reviewed.known)[0];
     assert!(before + BELIEVED <= until && until <= after + BELIEVED);
     assert!(ends(&reviewed.refused).is_empty());
@@ -230,7 +230,7 @@ async fn a_wrong_token_is_reviewed_once_and_counts_against_its_source() {
         );
     }
     let after = Instant::now();
-    assert_eq!(server.asked().len(), 1, "{:?}", server.asked());
+    assert_eq!(server.requests().len(), 1, "{:?}", server.requests());
     let until = ends(&reviewed.refused)[0];
     assert!(before + REFUSED <= until && until <= after + REFUSED);
     assert!(ends(&reviewed.known).is_empty());
@@ -250,7 +250,7 @@ async fn a_source_with_many_wrong_tokens_has_none_reviewed_and_others_have() {
         reviewed.identify_from(&good, address(1)).await,
         "too many wrong tokens",
     );
-    assert!(server.asked().is_empty());
+    assert!(server.requests().is_empty());
     assert!(reviewed.identify_from(&good, address(2)).await.is_ok());
     assert!(reviewed.identify(&token("web", "good")).await.is_ok());
 }
@@ -286,7 +286,7 @@ async fn an_api_server_in_trouble_is_no_verdict() {
     for _ in 0..2 {
         busy(reviewed.identify_from(&broken, address(1)).await, "");
     }
-    assert_eq!(server.asked().len(), 2, "nothing was remembered");
+    assert_eq!(server.requests().len(), 2, "nothing was remembered");
     assert!(ends(&reviewed.known).is_empty() && ends(&reviewed.refused).is_empty());
 }
 
@@ -298,7 +298,7 @@ async fn what_cannot_be_a_good_token_is_refused_without_a_review() {
         let refused = reviewed.identify(text).await;
         assert!(matches!(refused, Err(Unidentified::Refused(_))), "{refused:?}");
     }
-    assert!(server.asked().is_empty());
+    assert!(server.requests().is_empty());
 }
 
 #[tokio::test]
@@ -338,14 +338,14 @@ async fn a_proxy_of_a_node_speaks_for_pods_of_its_node_only() {
     let workload = |account: &str| SpiffeId::of_service_account("td", "shop", account).unwrap();
     let proxy = token("ztunnel", "bound");
     assert_eq!(reviewed.is_beside(&proxy, &workload("cart")).await, Ok(()));
-    let asked = server.asked();
+    let requests = server.requests();
     assert!(
-        asked[1].contains("/namespaces/shop/pods") && asked[1].contains("zt-1"),
-        "{asked:?}"
+        requests[1].contains("/namespaces/shop/pods") && requests[1].contains("zt-1"),
+        "{requests:?}"
     );
     assert!(
-        asked[2].contains("/api/v1/pods") && asked[2].contains("n1"),
-        "{asked:?}"
+        requests[2].contains("/api/v1/pods") && requests[2].contains("n1"),
+        "{requests:?}"
     );
     for (token, account) in [
         (proxy, "web"),

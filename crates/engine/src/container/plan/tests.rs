@@ -175,7 +175,7 @@ async fn mounts_of_the_machine_stay_the_machines() {
 }
 
 #[tokio::test]
-async fn mounts_have_the_attributes_that_were_asked_for_and_no_devices() {
+async fn mounts_have_the_requested_attributes_and_no_devices() {
     for (privileged, readonly) in [(false, false), (false, true), (true, false), (true, true)] {
         let plan = usual(|spec| {
             spec.privileged = privileged;
