@@ -104,7 +104,112 @@ fn status(error: &AuthorityError) -> Status {
 
 #[cfg(test)]
 mod tests {
-    use super::spoken_for;
+    use super::{Certificates, Unidentified, spoken_for};
+    use crate::token::Authenticator;
+    use prost_types::value::Kind;
+    use prost_types::{Struct, Value};
+    use remora_mtls::{Authority, Chain, PrivateKey, SpiffeId};
+    use remora_xds::proto::certificate::IstioCertificateRequest;
+    use remora_xds::proto::certificate::istio_certificate_service_server::IstioCertificateService as _;
+    use remora_xds::wishes::BEHALF;
+    use std::sync::{Arc, RwLock};
+    use std::time::{Duration, SystemTime};
+    use tonic::{Code, Request, Status};
+
+    const HOUR: Duration = Duration::from_hours(1);
+    const NODE: &str = "spiffe://td/ns/istio-system/sa/ztunnel";
+    const CART: &str = "spiffe://td/ns/shop/sa/cart";
+
+    /// A token is the identity of its owner. Beside the proxy of the node runs the cart only.
+    struct Open;
+
+    #[tonic::async_trait]
+    impl Authenticator for Open {
+        async fn identify(&self, token: &str) -> Result<SpiffeId, Unidentified> {
+            token
+                .parse()
+                .map_err(|_| Unidentified::Refused("no identity".to_owned()))
+        }
+
+        async fn is_beside(&self, _: &str, workload: &SpiffeId) -> Result<(), Unidentified> {
+            match workload.as_str() {
+                CART => Ok(()),
+                "spiffe://td/ns/shop/sa/slow" => Err(Unidentified::Unavailable("no answer".to_owned())),
+                _ => Err(Unidentified::Refused("it runs elsewhere".to_owned())),
+            }
+        }
+    }
+
+    /// The certificate that an owner of a token gets, for so many seconds, on behalf of another identity if one is given.
+    async fn certified(token: &str, seconds: i64, behalf: Option<&str>) -> Result<Chain, Status> {
+        let mut authority = Authority::generate("test", SystemTime::now(), HOUR * 100).unwrap();
+        authority.limit(HOUR * 24);
+        let service = Certificates {
+            authority: Arc::new(RwLock::new(authority)),
+            authenticator: Arc::new(Open),
+            usual_life: HOUR * 2,
+            node_proxies: vec!["istio-system/ztunnel".to_owned()],
+        };
+        // What the request names does not matter.
+        let key = PrivateKey::generate().unwrap();
+        let csr = key
+            .request(&"spiffe://td/ns/bank/sa/till".parse().unwrap())
+            .unwrap();
+        let wish = |text: &str| {
+            let kind = Some(Kind::StringValue(text.to_owned()));
+            Struct {
+                fields: [(BEHALF.to_owned(), Value { kind })].into(),
+            }
+        };
+        let mut request = Request::new(IstioCertificateRequest {
+            csr,
+            validity_duration: seconds,
+            metadata: behalf.map(wish),
+        });
+        let shown = format!("Bearer {token}").parse().unwrap();
+        request.metadata_mut().insert("authorization", shown);
+        let response = service.create_certificate(request).await?.into_inner();
+        assert_eq!(response.cert_chain.len(), 2, "the certificate and the roots");
+        Ok(Chain::from_pem(&response.cert_chain[0]).unwrap())
+    }
+
+    #[tokio::test]
+    async fn a_certificate_names_the_owner_of_the_token_and_has_the_requested_lifetime() {
+        for (requested, life) in [(0, HOUR * 2), (7200 * 2, HOUR * 4)] {
+            let before = SystemTime::now() - Duration::from_secs(1);
+            let chain = certified(CART, requested, None).await.unwrap();
+            assert_eq!(chain.id().as_str(), CART);
+            let ends = chain.not_after();
+            assert!(
+                before + life <= ends && ends <= SystemTime::now() + life,
+                "{requested}"
+            );
+        }
+    }
+
+    #[tokio::test]
+    async fn what_cannot_be_issued_is_the_callers_mistake_and_says_so() {
+        let code =
+            async |token: &str, seconds, behalf| certified(token, seconds, behalf).await.unwrap_err().code();
+        assert_eq!(code("nonsense", 0, None).await, Code::Unauthenticated);
+        assert_eq!(code(CART, -1, None).await, Code::InvalidArgument);
+        assert_eq!(code(CART, 25 * 3600, None).await, Code::InvalidArgument);
+    }
+
+    #[tokio::test]
+    async fn a_proxy_of_a_node_gets_a_certificate_for_a_workload_beside_it_only() {
+        let chain = certified(NODE, 0, Some(CART)).await.unwrap();
+        assert_eq!(chain.id().as_str(), CART);
+        for (token, workload, expected) in [
+            (NODE, "spiffe://td/ns/shop/sa/web", Code::PermissionDenied),
+            (NODE, "spiffe://td/ns/shop/sa/slow", Code::Unavailable),
+            (NODE, "spiffe://other/ns/shop/sa/cart", Code::PermissionDenied),
+            ("spiffe://td/ns/shop/sa/web", CART, Code::PermissionDenied),
+        ] {
+            let refused = certified(token, 0, Some(workload)).await.unwrap_err();
+            assert_eq!(refused.code(), expected, "{token} for {workload}: {refused}");
+        }
+    }
 
     #[test]
     fn only_proxies_of_nodes_speak_for_others_and_only_of_their_mesh() {

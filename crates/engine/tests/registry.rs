@@ -580,6 +580,20 @@ async fn a_registry_that_misbehaves() {
     }
 }
 
+/// A digest in the name of an image says which manifest it is; a registry cannot give another one.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_image_that_is_named_by_its_digest_is_that_image_or_none() {
+    let sample = Arc::new(sample());
+    let answers = Arc::clone(&sample);
+    let fake = Fake::new(move |asked| answers.answer(asked));
+    let image = |digest: &Digest| format!("{}/a@{}", fake.address, digest.as_str());
+    let puller = Puller::new(Settings::default());
+    let error = puller.pull(&image(&Digest::of(b"another"))).await.unwrap_err();
+    assert!(error.to_string().contains("content"), "{error}");
+    puller.assert_clean("another manifest");
+    puller.pull(&image(&Digest::of(&sample.manifest))).await.unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn trouble_that_passes_and_mirrors() {
     let sample = Arc::new(sample());

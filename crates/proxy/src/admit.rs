@@ -168,3 +168,6 @@ pub fn requested(mesh: &Mesh, authority: &str, local: IpAddr) -> Result<SocketAd
     let here = endpoints.iter().find(|e| e.workload.uid == own.uid && e.port > 0);
     here.map(|e| SocketAddr::new(local, e.port)).ok_or_else(not_ours)
 }
+
+#[cfg(test)]
+mod tests;

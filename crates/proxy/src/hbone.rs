@@ -362,7 +362,7 @@ impl From<Refused> for Refusal {
 }
 
 /// Waits a little for discovery to name the workload.
-pub(crate) async fn known(ctx: &Context, address: IpAddr) -> bool {
+pub(crate) async fn known(ctx: &Context, address: IpAddr) {
     let mut changes = ctx.mesh.changes();
     let named = async {
         while ctx.mesh.workload(address).is_none() {
@@ -371,7 +371,8 @@ pub(crate) async fn known(ctx: &Context, address: IpAddr) -> bool {
             }
         }
     };
-    tokio::time::timeout(ctx.limits.discovery, named).await.is_ok()
+    // The caller looks again: what discovery says may change at any time.
+    let _ = tokio::time::timeout(ctx.limits.discovery, named).await;
 }
 
 async fn carry(
@@ -416,6 +417,103 @@ fn log_failure(ctx: &Arc<Context>, ends: [SocketAddr; 2], failure: Failure) {
 
 #[cfg(test)]
 mod tests {
+    use super::{Caller, Counted, Manners, authority, known};
+    use crate::admit::Refused;
+    use crate::listen::tests::context;
+    use crate::mesh::Mesh;
+    use crate::socket::Speaker;
+    use http::{Method, Request};
+    use remora_mtls::PeerRole;
+    use remora_xds::Message as _;
+    use remora_xds::delta::{Change, Received};
+    use remora_xds::proto::workload::address::Type;
+    use remora_xds::proto::workload::{Address, Workload};
+    use remora_xds::types::ADDRESS;
+    use rustls::pki_types::CertificateDer;
+    use rustls::pki_types::pem::PemObject as _;
+    use std::net::{Ipv4Addr, SocketAddr};
+    use std::sync::Arc;
+    use std::sync::atomic::Ordering;
+    use std::time::Duration;
+    use tokio::time::Instant;
+
+    /// On a clock that moves when everything waits.
+    #[tokio::test(start_paused = true)]
+    async fn a_stream_waits_a_little_for_discovery_to_name_the_workload() {
+        let (ctx, _) = context();
+        let address = Ipv4Addr::new(10, 0, 0, 1);
+        let begin = Instant::now();
+        known(&ctx, address.into()).await;
+        assert!(begin.elapsed() >= ctx.limits.discovery, "nothing was named");
+        let workload = Workload {
+            uid: "cart-0".to_owned(),
+            name: "cart-0".to_owned(),
+            namespace: "shop".to_owned(),
+            addresses: vec![address.octets().to_vec()],
+            ..Workload::default()
+        };
+        let kind = Some(Type::Workload(workload));
+        let bytes = Address { r#type: kind }.encode_to_vec();
+        let begin = Instant::now();
+        let soon = Duration::from_millis(10);
+        let tell = async {
+            tokio::time::sleep(soon).await;
+            let name = "cart-0".to_owned();
+            let change = Change::Update { name, bytes };
+            assert!(ctx.mesh.apply(&Received::of(ADDRESS, vec![change])).is_empty());
+        };
+        tokio::join!(known(&ctx, address.into()), tell);
+        assert!(begin.elapsed() >= soon && begin.elapsed() < ctx.limits.discovery);
+        let begin = Instant::now();
+        known(&ctx, address.into()).await;
+        assert_eq!(begin.elapsed(), Duration::ZERO, "what is known is not waited for");
+    }
+
+    /// A tunnel is closed for lack of use when no stream is counted.
+    #[tokio::test]
+    async fn a_stream_is_counted_for_as_long_as_it_lives() {
+        let (ctx, leaf) = context();
+        let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(leaf.as_bytes()).collect();
+        let certificates = certificates.unwrap();
+        let certificate =
+            ctx.identity
+                .peer_certificate(Some(&certificates), PeerRole::Client, ctx.identity.roots());
+        let address = SocketAddr::from(([10, 0, 0, 1], 1));
+        let caller = Arc::new(Caller {
+            certificate: certificate.unwrap(),
+            address,
+            local: address.ip(),
+            speaker: Speaker::Proxy,
+            manners: Manners::default(),
+        });
+        let open = || caller.manners.open.load(Ordering::Relaxed);
+        let first = Counted::new(Arc::clone(&caller));
+        let second = Counted::new(Arc::clone(&caller));
+        assert_eq!(open(), 2);
+        drop(first);
+        assert_eq!(open(), 1);
+        drop(second);
+        assert_eq!(open(), 0);
+    }
+
+    #[test]
+    fn only_connect_to_an_address_of_this_pod_opens_a_stream() {
+        let (mesh, local) = (Mesh::default(), Ipv4Addr::new(10, 0, 0, 1));
+        let request = |method: Method, target: &str| {
+            let request = Request::builder().method(method).uri(target).body(()).unwrap();
+            authority(&request, &mesh, local.into())
+        };
+        assert_eq!(request(Method::CONNECT, "10.0.0.1:80"), Ok((local, 80).into()));
+        for method in [Method::GET, Method::POST, Method::OPTIONS] {
+            let refused = request(method, "http://10.0.0.1:80/");
+            assert!(matches!(refused, Err(Refused::BadRequest(_))), "{refused:?}");
+        }
+        let nowhere = request(Method::CONNECT, "/path");
+        assert!(matches!(nowhere, Err(Refused::BadRequest(_))), "{nowhere:?}");
+        let other = request(Method::CONNECT, "10.0.0.2:80");
+        assert!(matches!(other, Err(Refused::NotOurs(_))), "{other:?}");
+    }
+
     /// What a function's future takes.
     fn future<A, B, C, D, E, F>(_: impl FnOnce(A, B, C, D, E) -> F) -> usize {
         size_of::<F>()

@@ -335,7 +335,7 @@ async fn keep_house(ctx: Arc<Context>) {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use crate::context::{Context, Settings};
     use crate::mesh::Mesh;
     use remora_mtls::{Authority, Chain, Credentials, Identity, PrivateKey, Roots, SpiffeId, TrustDomains};
@@ -343,7 +343,8 @@ mod tests {
     use std::time::{Duration, SystemTime};
     use tokio::net::{TcpListener, TcpStream};
 
-    fn context() -> Arc<Context> {
+    /// A proxy that knows nothing yet, and the certificate it has.
+    pub(crate) fn context() -> (Arc<Context>, String) {
         let now = SystemTime::now();
         let hour = Duration::from_hours(1);
         let id: SpiffeId = "spiffe://td/ns/shop/sa/web".parse().unwrap();
@@ -357,12 +358,9 @@ mod tests {
         let credentials = Credentials::new(&key, chain, roots, &id, now).unwrap();
         let domains = TrustDomains::new::<&str>("td", &[]).unwrap();
         let identity = Arc::new(Identity::new(domains, credentials).unwrap());
-        Arc::new(Context::new(
-            identity,
-            Arc::new(Mesh::default()),
-            Settings::default(),
-            |_| (),
-        ))
+        let (mesh, settings) = (Arc::new(Mesh::default()), Settings::default());
+        let context = Arc::new(Context::new(identity, mesh, settings, |_| ()));
+        (context, issued.leaf)
     }
 
     /// Every connection holds one of these for as long as it is open: growth here is growth per connection.
@@ -370,7 +368,7 @@ mod tests {
     async fn a_connection_costs_little_more_than_its_state() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let to = listener.local_addr().unwrap();
-        let context = context();
+        let (context, _) = context();
         let pair = async || {
             let client = TcpStream::connect(to).await.unwrap();
             (client, listener.accept().await.unwrap())

@@ -130,7 +130,7 @@ impl Node {
 
 #[cfg(test)]
 mod tests {
-    use super::{Native, Node};
+    use super::{Native, Node, fitting};
     use serde_json::{Value, json};
 
     fn cluster() -> Native {
@@ -171,6 +171,63 @@ mod tests {
         assert!(!cluster.decide(&affinity(
             &json!({"key": "size", "operator": "Gt", "values": ["3"]})
         )));
+    }
+
+    /// Which nodes a required affinity of one requirement leaves.
+    fn left(field: &str, requirement: &Value) -> Vec<String> {
+        let Native::ByNodes(nodes) = cluster() else {
+            panic!("the cluster has nodes");
+        };
+        let pod = pod(
+            &json!({"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution":
+            {"nodeSelectorTerms": [{field: [requirement.clone()]}]}}}}),
+        );
+        fitting(&nodes, &pod).map(|node| node.name.clone()).collect()
+    }
+
+    #[test]
+    fn every_operator_of_an_affinity_leaves_its_nodes() {
+        let label = |requirement: Value| left("matchExpressions", &requirement);
+        let all = ["n1", "n2", "n3"];
+        let none: [&str; 0] = [];
+        let pool = |operator: &str, values: &[&str]| {
+            label(json!({"key": "pool", "operator": operator, "values": values}))
+        };
+        assert_eq!(pool("In", &["old", "other"]), ["n3"]);
+        assert_eq!(pool("In", &[]), none);
+        assert_eq!(pool("NotIn", &["old"]), ["n1", "n2"]);
+        assert_eq!(pool("Exists", &[]), all);
+        assert_eq!(pool("DoesNotExist", &[]), none);
+        assert_eq!(pool("Like", &["old"]), none, "an operator that does not exist");
+        let absent = |operator: &str| label(json!({"key": "zone", "operator": operator, "values": ["a"]}));
+        assert_eq!(absent("In"), none);
+        assert_eq!(absent("NotIn"), all, "k8s: also where the label is missing");
+        assert_eq!(absent("Exists"), none);
+        assert_eq!(absent("DoesNotExist"), all);
+        // Every node has the size 4.
+        let size = |operator: &str, than: &str| {
+            label(json!({"key": "size", "operator": operator, "values": [than]})).len()
+        };
+        assert_eq!(
+            ["3", "4", "5", "large"].map(|than| size("Gt", than)),
+            [3, 0, 0, 0]
+        );
+        assert_eq!(
+            ["3", "4", "5", "large"].map(|than| size("Lt", than)),
+            [0, 0, 3, 0]
+        );
+    }
+
+    #[test]
+    fn fields_of_an_affinity_are_the_names_of_nodes_only() {
+        let field = |key: &str| {
+            left(
+                "matchFields",
+                &json!({"key": key, "operator": "In", "values": ["n2"]}),
+            )
+        };
+        assert_eq!(field("metadata.name"), ["n2"]);
+        assert!(field("metadata.uid").is_empty());
     }
 
     #[test]

@@ -245,6 +245,7 @@ fn short(text: &str, longest: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::{Answer, Review, bounded};
+    use base64::Engine as _;
     use serde_json::{Value, json};
 
     fn review(version: &str, object: &Value) -> Vec<u8> {
@@ -317,5 +318,39 @@ mod tests {
             &format!("and {} more", 100 - (kept.len() - 1))
         );
         assert_eq!(bounded(&["two\nlines".to_owned()]), ["two lines"]);
+    }
+
+    #[test]
+    fn as_many_warnings_are_kept_as_fit() {
+        // 15 of them fill what is left when the last one, which counts the others, has its place.
+        let warnings = |count: usize| vec!["x".repeat(300); count];
+        let kept = bounded(&warnings(15));
+        assert!(kept.len() == 15 && kept.iter().all(|w| w.len() == 256 && w.ends_with("x…")));
+        let kept = bounded(&warnings(17));
+        assert_eq!((kept.len(), kept[15].as_str()), (16, "and 2 more"));
+        let whole = "y".repeat(256);
+        assert_eq!(bounded(std::slice::from_ref(&whole)), [whole]);
+    }
+
+    #[test]
+    fn a_patch_is_sent_if_it_changes_something() {
+        let head = super::Head::default();
+        let written = |patch: Value| -> Value {
+            let answer = Answer {
+                patch: Some(serde_json::from_value(patch).unwrap()),
+                ..Answer::allow()
+            };
+            let answer: Value = serde_json::from_slice(&answer.to_json(&head)).unwrap();
+            answer["response"].clone()
+        };
+        let patch = json!([{"op": "remove", "path": "/spec"}]);
+        let response = written(patch.clone());
+        assert_eq!(response["patchType"], "JSONPatch");
+        let sent = super::STANDARD
+            .decode(response["patch"].as_str().unwrap())
+            .unwrap();
+        assert_eq!(serde_json::from_slice::<Value>(&sent).unwrap(), patch);
+        let nothing = written(json!([]));
+        assert!(nothing.get("patch").is_none() && nothing.get("patchType").is_none());
     }
 }

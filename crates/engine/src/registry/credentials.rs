@@ -6,7 +6,7 @@ use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
-use std::process::Stdio;
+use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 use tokio::io::AsyncWriteExt as _;
 
@@ -207,26 +207,34 @@ async fn ask(helper: &str, registry: &str) -> io::Result<Option<Secret>> {
         .stderr(Stdio::null())
         .kill_on_drop(true)
         .spawn()?;
-    // The name under which Docker stores its own registry.
-    let server = if registry == "docker.io" {
-        "https://index.docker.io/v1/"
-    } else {
-        registry
-    };
     if let Some(mut input) = child.stdin.take() {
-        input.write_all(server.as_bytes()).await?;
+        input.write_all(stored_name(registry).as_bytes()).await?;
     }
     let output = tokio::time::timeout(PATIENCE, child.wait_with_output()).await;
     let output = output.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
-    if !output.status.success() {
-        let text = String::from_utf8_lossy(&output.stdout).to_lowercase();
+    helped(output.status, &output.stdout)
+}
+
+/// The name under which Docker stores the credential of a registry.
+fn stored_name(registry: &str) -> &str {
+    if registry == "docker.io" {
+        "https://index.docker.io/v1/"
+    } else {
+        registry
+    }
+}
+
+/// What a helper says.
+fn helped(status: ExitStatus, output: &[u8]) -> io::Result<Option<Secret>> {
+    if !status.success() {
+        let text = String::from_utf8_lossy(output).to_lowercase();
         // Not an error: nothing is stored for this registry.
         if text.contains("credentials not found") {
             return Ok(None);
         }
-        return Err(io::Error::other(format!("it ended with {}", output.status)));
+        return Err(io::Error::other(format!("it ended with {status}")));
     }
-    let answer: Helped = serde_json::from_slice(&output.stdout)?;
+    let answer: Helped = serde_json::from_slice(output)?;
     Ok(Some(if answer.username == "<token>" {
         Secret::Identity(answer.secret)
     } else {
@@ -280,5 +288,90 @@ mod tests {
         ] {
             assert!(Credentials::from_json(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn only_a_plain_name_is_the_name_of_a_helper() {
+        for name in ["pass", "ecr-login", "a_b.c", "X9", "-", "_", "."] {
+            assert!(is_plain(name), "{name}");
+        }
+        for name in ["", "a/b", "../x", "a b", "a;b", "ä", "a\0", "/bin/sh"] {
+            assert!(!is_plain(name), "{name}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_helper_with_another_name_is_not_run() {
+        let error = ask("no/such", "x").await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
+        // A plain name is looked for.
+        let error = ask("remora-has-no-such-helper", "x").await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::NotFound);
+    }
+
+    #[tokio::test]
+    async fn later_credentials_win_and_the_rest_stays() {
+        let read = |text: &str| Credentials::from_json(text).unwrap();
+        let mut all = read(
+            r#"{"auths": {"a.example": {"username": "a", "password": "1"},
+                "b.example": {"username": "b", "password": "1"}}, "credsStore": "one",
+                "credHelpers": {"c.example": "c"}}"#,
+        );
+        all.extend(read(
+            r#"{"auths": {"https://B.example/v2/": {"username": "b", "password": "2"}}}"#,
+        ));
+        let password = |text: &str| match &all.known[text] {
+            Secret::Password { password, .. } => password.clone(),
+            Secret::Identity(_) => panic!("a password"),
+        };
+        assert_eq!(
+            (password("a.example"), password("b.example")),
+            ("1".into(), "2".into())
+        );
+        assert_eq!((all.helper.as_deref(), all.helpers.len()), (Some("one"), 1));
+        all.extend(read(r#"{"credsStore": "two"}"#));
+        assert_eq!(all.helper.as_deref(), Some("two"));
+        assert!(all.has_helpers());
+        assert!(!Credentials::default().has_helpers());
+        assert!(read(r#"{"credsStore": "one"}"#).has_helpers());
+        assert!(read(r#"{"credHelpers": {"c.example": "c"}}"#).has_helpers());
+    }
+
+    #[test]
+    fn a_registry_is_known_by_its_host_however_it_is_written() {
+        for (entry, expected) in [
+            ("https://index.docker.io/v1/", "docker.io"),
+            ("registry-1.docker.io", "docker.io"),
+            ("http://Localhost:5000/v2/", "localhost:5000"),
+            ("ghcr.io", "ghcr.io"),
+        ] {
+            assert_eq!(host(entry), expected, "{entry}");
+        }
+    }
+
+    #[test]
+    fn a_helper_says_a_password_a_token_or_nothing() {
+        use std::os::unix::process::ExitStatusExt as _;
+        let [done, failed] = [0, 1 << 8].map(ExitStatus::from_raw);
+        let password = Secret::Password {
+            user: "me".into(),
+            password: "p".into(),
+        };
+        let said = |text: &str| helped(done, text.as_bytes());
+        assert_eq!(
+            said(r#"{"Username": "me", "Secret": "p"}"#).unwrap(),
+            Some(password)
+        );
+        assert_eq!(
+            said(r#"{"Username": "<token>", "Secret": "t"}"#).unwrap(),
+            Some(Secret::Identity("t".into()))
+        );
+        assert!(said("noise").is_err());
+        let nothing = b"Credentials not found in native keychain";
+        assert_eq!(helped(failed, nothing).unwrap(), None);
+        assert!(helped(failed, br#"{"Username": "me", "Secret": "p"}"#).is_err());
+        assert!(helped(done, nothing).is_err());
+        assert_eq!(stored_name("docker.io"), "https://index.docker.io/v1/");
+        assert_eq!(stored_name("ghcr.io"), "ghcr.io");
     }
 }

@@ -14,8 +14,9 @@ use http::header::{
 };
 use http::{Method, Request, Response, StatusCode, Uri};
 use http_body_util::{BodyExt as _, Full};
-use hyper::body::{Body as _, Incoming};
+use hyper::body::{Body, Incoming};
 use serde::Deserialize;
+use std::error::Error;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -253,7 +254,7 @@ impl Client {
         body: Bytes,
         url: &str,
     ) -> Result<Response<Incoming>, PullError> {
-        let failed = |source: Box<dyn std::error::Error + Send + Sync>| PullError::Request {
+        let failed = |source: Box<dyn Error + Send + Sync>| PullError::Request {
             url: url.to_owned(),
             source,
         };
@@ -330,7 +331,7 @@ fn join(base: &Uri, location: &str) -> Option<Uri> {
 }
 
 /// A body as a whole, with an end to its size and to the waiting.
-async fn collect(url: &str, response: Response<Incoming>, limit: u64) -> Result<Bytes, PullError> {
+async fn collect<B: Received>(url: &str, response: Response<B>, limit: u64) -> Result<Bytes, PullError> {
     let too_large = || PullError::Protocol {
         url: url.to_owned(),
         why: format!("sends more than {limit} bytes"),
@@ -349,9 +350,16 @@ async fn collect(url: &str, response: Response<Incoming>, limit: u64) -> Result<
     Ok(all.freeze())
 }
 
+/// The body of a response.
+pub(super) trait Received:
+    Body<Data = Bytes, Error: Into<Box<dyn Error + Send + Sync>>> + Unpin
+{
+}
+impl<B: Body<Data = Bytes, Error: Into<Box<dyn Error + Send + Sync>>> + Unpin> Received for B {}
+
 /// The next piece of a body.
-pub(super) async fn next(url: &str, body: &mut Incoming) -> Result<Option<Bytes>, PullError> {
-    let failed = |source: Box<dyn std::error::Error + Send + Sync>| PullError::Request {
+pub(super) async fn next(url: &str, body: &mut impl Received) -> Result<Option<Bytes>, PullError> {
+    let failed = |source: Box<dyn Error + Send + Sync>| PullError::Request {
         url: url.to_owned(),
         source,
     };
@@ -384,7 +392,7 @@ struct Reason {
 }
 
 /// An answer that says no, with what it says about it.
-async fn refused(url: &str, response: Response<Incoming>) -> PullError {
+async fn refused(url: &str, response: Response<impl Received>) -> PullError {
     let status = response.status().as_u16();
     let mut body = response.into_body();
     let mut text = Vec::new();
@@ -408,6 +416,12 @@ async fn refused(url: &str, response: Response<Incoming>) -> PullError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use hyper::body::{Frame, SizeHint};
+    use std::convert::Infallible;
+    use std::pin::Pin;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::{Context, Poll};
 
     #[test]
     fn redirects_of_every_kind() {
@@ -427,5 +441,110 @@ mod tests {
     fn queries() {
         let text = encode(&[("scope", "repository:a/b:pull"), ("service", "x y&z")]);
         assert_eq!(text, "scope=repository%3Aa%2Fb%3Apull&service=x%20y%26z");
+    }
+
+    /// Pieces of a body that says nothing of its size, and how many of them were taken.
+    struct Pieces {
+        left: usize,
+        piece: Bytes,
+        taken: Arc<AtomicUsize>,
+    }
+
+    impl Body for Pieces {
+        type Data = Bytes;
+        type Error = Infallible;
+
+        fn poll_frame(
+            mut self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+        ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+            if self.left == 0 {
+                return Poll::Ready(None);
+            }
+            self.left -= 1;
+            self.taken.fetch_add(1, Ordering::Relaxed);
+            Poll::Ready(Some(Ok(Frame::data(self.piece.clone()))))
+        }
+    }
+
+    fn pieces(count: usize, piece: impl Into<Bytes>) -> (Response<Pieces>, Arc<AtomicUsize>) {
+        let (piece, taken) = (piece.into(), Arc::default());
+        let body = Pieces {
+            left: count,
+            piece,
+            taken: Arc::clone(&taken),
+        };
+        (Response::new(body), taken)
+    }
+
+    #[tokio::test]
+    async fn a_document_has_an_end_whether_or_not_its_size_is_said() {
+        let said = |size: usize| Response::new(Full::new(Bytes::from(vec![0; size])));
+        assert_eq!(collect("u", said(100), 100).await.unwrap().len(), 100);
+        assert!(matches!(
+            collect("u", said(101), 100).await,
+            Err(PullError::Protocol { .. })
+        ));
+        let piece = || vec![0; 30];
+        assert_eq!(collect("u", pieces(3, piece()).0, 90).await.unwrap().len(), 90);
+        // Pieces do not end at the limit.
+        let (endless, taken) = pieces(usize::MAX, piece());
+        assert!(matches!(
+            collect("u", endless, 100).await,
+            Err(PullError::Protocol { .. })
+        ));
+        assert_eq!(taken.load(Ordering::Relaxed), 4);
+    }
+
+    /// A body that says its size is refused before it is read.
+    #[tokio::test]
+    async fn a_document_that_is_too_large_is_not_read() {
+        struct Sized(Pieces);
+        impl Body for Sized {
+            type Data = Bytes;
+            type Error = Infallible;
+
+            fn poll_frame(
+                mut self: Pin<&mut Self>,
+                context: &mut Context<'_>,
+            ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+                Pin::new(&mut self.0).poll_frame(context)
+            }
+
+            fn size_hint(&self) -> SizeHint {
+                SizeHint::with_exact(self.0.left as u64 * self.0.piece.len() as u64)
+            }
+        }
+        for (count, expected) in [(4, 4), (5, 0)] {
+            let (response, taken) = pieces(count, vec![0; 25]);
+            let outcome = collect("u", response.map(Sized), 100).await;
+            assert_eq!(outcome.is_ok(), count == 4);
+            assert_eq!(taken.load(Ordering::Relaxed), expected);
+        }
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_says_no_is_read_as_far_as_a_message_goes() {
+        let text = br#"{"errors": [{"code": "DENIED", "message": "no"}, {"code": "OTHER"}]}"#;
+        let message = |error: PullError| match error {
+            PullError::Status { message, .. } => message,
+            other => panic!("{other}"),
+        };
+        let (response, _) = pieces(1, &text[..]);
+        assert_eq!(message(refused("u", response).await), "no; OTHER");
+        // Space around it comes in further pieces.
+        let (response, taken) = pieces(3, vec![b' '; 1000]);
+        refused("u", response).await;
+        assert_eq!(taken.load(Ordering::Relaxed), 3);
+        let (exact, taken) = pieces(usize::MAX, vec![b' '; MESSAGE_MAX / 2]);
+        refused("u", exact).await;
+        assert_eq!(
+            taken.load(Ordering::Relaxed),
+            3,
+            "one byte more than the limit ends it"
+        );
+        let (endless, taken) = pieces(usize::MAX, vec![b' '; 1000]);
+        refused("u", endless).await;
+        assert_eq!(taken.load(Ordering::Relaxed), MESSAGE_MAX / 1000 + 1);
     }
 }

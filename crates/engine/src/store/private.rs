@@ -42,3 +42,53 @@ pub fn take(path: &Path) -> io::Result<()> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{make, take};
+    use std::os::unix::fs::{PermissionsExt as _, symlink};
+    use std::path::Path;
+
+    fn mode(path: &Path) -> u32 {
+        std::fs::symlink_metadata(path).unwrap().permissions().mode() & 0o7777
+    }
+
+    fn open_directory(path: &Path) {
+        std::fs::create_dir(path).unwrap();
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    }
+
+    #[test]
+    fn a_directory_that_is_made_is_the_owners_and_one_that_exists_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let new = dir.path().join("a/b");
+        make(&new).unwrap();
+        assert_eq!(mode(&new), 0o700);
+        make(&new).unwrap();
+        let old = dir.path().join("old");
+        open_directory(&old);
+        make(&old).unwrap();
+        assert_eq!(mode(&old), 0o755);
+        let file = dir.path().join("file");
+        std::fs::write(&file, "").unwrap();
+        assert!(make(&file).is_err(), "a file is no directory");
+        assert!(make(&file.join("below")).is_err());
+        assert!(make(&dir.path().join("x".repeat(300))).is_err());
+    }
+
+    #[test]
+    fn a_directory_that_is_taken_is_closed_to_others() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        take(&at("new")).unwrap();
+        open_directory(&at("old"));
+        take(&at("old")).unwrap();
+        assert_eq!([mode(&at("new")), mode(&at("old"))], [0o700; 2]);
+        std::fs::write(at("file"), "").unwrap();
+        symlink("new", at("link")).unwrap();
+        for wrong in ["file", "link", "none/deep"] {
+            assert!(take(&at(wrong)).is_err(), "{wrong}");
+        }
+        assert_ne!(mode(&at("file")), 0o700, "nothing is changed about a file");
+    }
+}

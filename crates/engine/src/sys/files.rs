@@ -194,12 +194,15 @@ fn null_device() -> Result<OwnedFd, c_int> {
     let null = refer(c"/dev/null").map_err(errno)?;
     let found = rustix::fs::fstat(&null).map_err(errno)?;
     let device = (rustix::fs::major(found.st_rdev), rustix::fs::minor(found.st_rdev));
-    let char_device = FileType::from_raw_mode(found.st_mode) == FileType::CharacterDevice;
-    if char_device && device == NULL_DEVICE {
+    if is_null(FileType::from_raw_mode(found.st_mode), device) {
         Ok(null)
     } else {
         Err(libc::ENODEV)
     }
+}
+
+fn is_null(kind: FileType, device: (u32, u32)) -> bool {
+    kind == FileType::CharacterDevice && device == NULL_DEVICE
 }
 
 fn is_kind(fd: BorrowedFd<'_>, magic: i64) -> Result<bool, c_int> {
@@ -296,6 +299,11 @@ pub(crate) fn can_map(path: &std::path::Path, users: BorrowedFd<'_>) -> std::io:
     mapped.map(drop).map_err(std::io::Error::from_raw_os_error)
 }
 
+/// The attributes of an empty directory in which nothing can be done.
+fn nothing_works() -> u64 {
+    libc::MOUNT_ATTR_RDONLY | libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV | libc::MOUNT_ATTR_NOEXEC
+}
+
 /// A part that does not exist is fine only because `below` was checked to be procfs or sysfs.
 fn cover(below: BorrowedFd<'_>, magic: i64, part: &Walk, by: Cover, slots: &Slots<'_>) -> Outcome {
     if !is_kind(below, magic)? {
@@ -309,8 +317,7 @@ fn cover(below: BorrowedFd<'_>, magic: i64, part: &Walk, by: Cover, slots: &Slot
     let cover = match by {
         Cover::ReadOnly => copy(found, true)?,
         Cover::Hidden { .. } if kind(found).map_err(errno)? == FileType::Directory => {
-            let quiet = libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV | libc::MOUNT_ATTR_NOEXEC;
-            file_system(c"tmpfs", &[], quiet | libc::MOUNT_ATTR_RDONLY)?
+            file_system(c"tmpfs", &[], nothing_works())?
         }
         Cover::Hidden { null } => copy(slots.get(null)?, false)?,
     };
@@ -327,5 +334,35 @@ fn working_directory(path: &Walk) -> Outcome {
     match name {
         [b'/', ..] => Ok(0),
         _ => Err(libc::EXDEV),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{FileType, is_null, nothing_works};
+
+    #[test]
+    fn only_the_null_device_hides_files() {
+        assert!(is_null(FileType::CharacterDevice, (1, 3)));
+        for (kind, device) in [
+            (FileType::CharacterDevice, (1, 5)),
+            (FileType::CharacterDevice, (0, 3)),
+            (FileType::BlockDevice, (1, 3)),
+            (FileType::RegularFile, (0, 0)),
+        ] {
+            assert!(!is_null(kind, device), "{kind:?} {device:?}");
+        }
+    }
+
+    #[test]
+    fn what_hides_a_directory_is_read_only_and_runs_nothing() {
+        for attribute in [
+            libc::MOUNT_ATTR_RDONLY,
+            libc::MOUNT_ATTR_NOSUID,
+            libc::MOUNT_ATTR_NODEV,
+            libc::MOUNT_ATTR_NOEXEC,
+        ] {
+            assert_eq!(nothing_works() & attribute, attribute);
+        }
     }
 }

@@ -182,7 +182,7 @@ pub(crate) fn kind(fd: BorrowedFd<'_>) -> Result<FileType, Errno> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Errno, Links, Missing, Walk};
+    use super::{Errno, FileType, Links, Missing, OFlags, Walk, kind, refer, sub_path};
     use std::fs::File;
     use std::os::fd::AsFd as _;
     use std::path::Path;
@@ -236,5 +236,109 @@ mod tests {
             }
             assert_eq!(std::fs::read_dir(outside.path()).unwrap().count(), 0, "{to:?}");
         }
+    }
+
+    fn mode(path: &Path) -> u32 {
+        std::os::unix::fs::MetadataExt::mode(&std::fs::symlink_metadata(path).unwrap()) & 0o7777
+    }
+
+    #[test]
+    fn missing_parts_are_made_as_it_is_said_and_not_otherwise() {
+        let dir = tempfile::tempdir().unwrap();
+        let base = File::open(dir.path()).unwrap();
+        let open = |path: &str, missing: Missing| {
+            let walk = Walk::new(Path::new(path)).unwrap();
+            walk.open(base.as_fd(), Links::Beneath, missing)
+        };
+        assert_eq!(open("none/deep", Missing::Error).unwrap_err(), Errno::NOENT);
+        assert_eq!(
+            std::fs::read_dir(dir.path()).unwrap().count(),
+            0,
+            "nothing is made"
+        );
+        open("a/b/c", Missing::Directory(0o700)).unwrap();
+        assert_eq!(
+            [mode(&dir.path().join("a")), mode(&dir.path().join("a/b/c"))],
+            [0o700; 2]
+        );
+        open("x/y", Missing::ExactDirectory(0o2777)).unwrap();
+        let exact = [mode(&dir.path().join("x")), mode(&dir.path().join("x/y"))];
+        assert_eq!(exact, [0o2777; 2], "the mask of the process does not count");
+        let file = open("f/g", Missing::File).unwrap();
+        assert!(dir.path().join("f").is_dir() && dir.path().join("f/g").is_file());
+        assert_eq!(kind(file.as_fd()).unwrap(), FileType::RegularFile);
+        // What is there stays as it is.
+        std::fs::write(dir.path().join("f/g"), "kept").unwrap();
+        open("f/g", Missing::File).unwrap();
+        assert_eq!(std::fs::read_to_string(dir.path().join("f/g")).unwrap(), "kept");
+        let whole = Walk::new(Path::new("/")).unwrap();
+        let whole = whole.open(base.as_fd(), Links::Beneath, Missing::Error).unwrap();
+        assert_eq!(kind(whole.as_fd()).unwrap(), FileType::Directory);
+    }
+
+    #[test]
+    fn links_are_followed_below_the_start_where_that_is_allowed() {
+        let dir = tempfile::tempdir().unwrap();
+        let base = File::open(dir.path()).unwrap();
+        std::fs::create_dir(dir.path().join("real")).unwrap();
+        std::fs::write(dir.path().join("real/file"), "").unwrap();
+        std::os::unix::fs::symlink("real", dir.path().join("near")).unwrap();
+        std::os::unix::fs::symlink("/real", dir.path().join("absolute")).unwrap();
+        let open = |path: &str, links: Links| {
+            let walk = Walk::new(Path::new(path)).unwrap();
+            walk.open(base.as_fd(), links, Missing::Error).map(drop)
+        };
+        for (path, expected) in [
+            ("real/file", [Ok(()), Ok(()), Ok(())]),
+            ("near/file", [Ok(()), Ok(()), Err(Errno::LOOP)]),
+            ("absolute/file", [Ok(()), Err(Errno::XDEV), Err(Errno::LOOP)]),
+        ] {
+            let found = [Links::InRoot, Links::Beneath, Links::Refused].map(|links| open(path, links));
+            assert_eq!(found, expected, "{path}");
+        }
+    }
+
+    /// Links of procfs lead to whatever the resolving process has open.
+    #[test]
+    fn magic_links_are_never_followed() {
+        let proc = File::open("/proc/self").unwrap();
+        for links in [Links::InRoot, Links::Beneath, Links::Refused] {
+            for path in ["root/etc", "cwd", "exe"] {
+                let walk = Walk::new(Path::new(path)).unwrap();
+                let outcome = walk.open(proc.as_fd(), links, Missing::Error);
+                assert_eq!(outcome.unwrap_err(), Errno::LOOP, "{path} {links:?}");
+            }
+        }
+    }
+
+    /// A descriptor that only refers to a file cannot read it, and no program that is executed gets it.
+    #[test]
+    fn descriptors_only_refer_and_do_not_survive_an_exec() {
+        let dir = tempfile::tempdir().unwrap();
+        let base = File::open(dir.path()).unwrap();
+        let walk = Walk::new(Path::new("a")).unwrap();
+        let made = walk.open(base.as_fd(), Links::Refused, Missing::Directory(0o755));
+        for fd in [made.unwrap(), refer(c"/dev/null").unwrap()] {
+            let flags = rustix::fs::fcntl_getfl(&fd).unwrap();
+            assert!(flags.contains(OFlags::PATH), "{flags:?}");
+            let flags = rustix::io::fcntl_getfd(&fd).unwrap();
+            assert!(flags.contains(rustix::io::FdFlags::CLOEXEC), "{flags:?}");
+        }
+    }
+
+    #[test]
+    fn a_part_of_a_volume_is_made_with_the_mode_of_the_volume() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o3751)).unwrap();
+        let volume = File::open(dir.path()).unwrap();
+        sub_path(volume.as_fd(), &Walk::new(Path::new("p/q")).unwrap()).unwrap();
+        assert_eq!(
+            [mode(&dir.path().join("p")), mode(&dir.path().join("p/q"))],
+            [0o3751; 2]
+        );
+        std::os::unix::fs::symlink("/", dir.path().join("out")).unwrap();
+        let out = sub_path(volume.as_fd(), &Walk::new(Path::new("out/etc")).unwrap());
+        assert_eq!(out.unwrap_err(), Errno::XDEV);
     }
 }

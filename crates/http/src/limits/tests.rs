@@ -132,3 +132,18 @@ fn what_is_closed_is_forgotten() {
     assert!(table.is_empty() && table.sources.is_empty() && table.pending == 0);
     assert_eq!(table.shed(), None);
 }
+
+#[test]
+fn when_descriptors_are_short_pending_connections_go_before_idle_ones_and_no_others_go() {
+    let mut table = Table::new(Limits::new(10, 10));
+    let idle = at(&mut table, 1, Stage::Idle);
+    at(&mut table, 1, Stage::Active);
+    at(&mut table, 2, Stage::Trusted);
+    let (pending, _) = admitted(&mut table, 3);
+    assert!(!table.is_empty());
+    assert_eq!(table.shed(), Some(pending));
+    assert_eq!(table.held(source(3)), 0, "it is not in the table any more");
+    assert_eq!(table.shed(), Some(idle));
+    assert_eq!(table.shed(), None, "requests and authenticated clients stay");
+    assert_eq!(table.len(), 2);
+}

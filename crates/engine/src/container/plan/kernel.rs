@@ -399,4 +399,22 @@ mod tests {
             assert!(!COVERABLE.iter().any(|over| path.starts_with(over)), "{path}");
         }
     }
+
+    /// Only `/dev` runs programs, only `/dev/pts` has devices, and only `/sys` is read-only from the start.
+    #[test]
+    fn file_systems_of_the_kernel_have_as_few_rights_as_programs_can_do_with() {
+        let [rdonly, nosuid, nodev, noexec] = [1, 2, 4, 8];
+        let found = USUAL.map(|item| (item.target, item.attributes));
+        assert_eq!(
+            found,
+            [
+                ("/proc", nosuid + nodev + noexec),
+                ("/dev", nosuid + nodev),
+                ("/dev/pts", nosuid + noexec),
+                ("/dev/shm", nosuid + nodev + noexec),
+                ("/dev/mqueue", nosuid + nodev + noexec),
+                ("/sys", rdonly + nosuid + nodev + noexec),
+            ]
+        );
+    }
 }

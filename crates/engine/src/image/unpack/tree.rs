@@ -47,8 +47,8 @@ pub(super) struct Tree {
 enum Found {
     Directory(Box<Stat>),
     Link(PathBuf),
-    Nothing,
-    Else,
+    /// Nothing, or something that no path leads through: a file, or the mark of a deletion.
+    Neither,
 }
 
 impl Tree {
@@ -152,11 +152,10 @@ impl Tree {
                     let target = readlinkat(&fd, "", Vec::new())?;
                     Found::Link(OsString::from_vec(target.into_bytes()).into())
                 }
-                FileType::CharacterDevice if stat.st_rdev == 0 => Found::Nothing,
-                _ => Found::Else,
+                _ => Found::Neither,
             });
         }
-        Ok(Found::Nothing)
+        Ok(Found::Neither)
     }
 
     /// Opens a directory of this layer; one that is not there yet is made as the layers below have it.
@@ -326,4 +325,29 @@ pub(super) fn set_times(dir: &OwnedFd, name: &OsStr, attributes: Attributes) -> 
 /// Whether something is at this place of the layer itself.
 pub(super) fn exists(dir: &OwnedFd, name: &OsStr) -> bool {
     statat(dir, name, AtFlags::SYMLINK_NOFOLLOW).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Tree;
+    use std::path::Path;
+
+    #[test]
+    fn descriptors_do_not_survive_an_exec_and_are_of_directories() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("lower")).unwrap();
+        std::fs::write(dir.path().join("file"), "").unwrap();
+        let lower = [dir.path().join("lower")];
+        let mut tree = Tree::open(dir.path(), &lower, 8).unwrap();
+        let (made, _) = tree.place(Path::new("made/deep/file")).unwrap().unwrap();
+        for fd in [&*tree.root, &tree.lowers[0], &*made] {
+            let flags = rustix::io::fcntl_getfd(fd).unwrap();
+            assert!(flags.contains(rustix::io::FdFlags::CLOEXEC), "{flags:?}");
+        }
+        tree.forget();
+        let (known, _) = tree.place(Path::new("made/deep/file")).unwrap().unwrap();
+        let flags = rustix::io::fcntl_getfd(&*known).unwrap();
+        assert!(flags.contains(rustix::io::FdFlags::CLOEXEC), "{flags:?}");
+        assert!(Tree::open(&dir.path().join("file"), &[], 8).is_err());
+    }
 }
