@@ -8,7 +8,7 @@ import json
 import os
 import signal
 import socket
-import sys
+import ssl
 
 REQUEST = b"GET / HTTP/1.1\r\nHost: cart\r\n\r\n"
 # Longer than any fault lasts: what is answered late is late, not lost.
@@ -24,9 +24,10 @@ def told():
 
 async def serve(_args):
     """Answers; when told to end it says so to clients that keep connections, as a well-behaved application does."""
-    end = told()
+    end, busy = told(), set()
 
     async def answer(reader, writer):
+        busy.add(writer)
         try:
             while await reader.readuntil(b"\r\n\r\n"):
                 close = b"Connection: close\r\n" if end.is_set() else b""
@@ -37,11 +38,18 @@ async def serve(_args):
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
         finally:
+            busy.discard(writer)
             writer.close()
 
     server = await asyncio.start_server(answer, "0.0.0.0", 8080, backlog=1024)
     await end.wait()
-    await asyncio.sleep(2)
+    # Clients that keep connections ask once more and see that it is the last time; others may be on their way.
+    calm = 0
+    for _ in range(90):
+        await asyncio.sleep(0.1)
+        calm = 0 if busy else calm + 1
+        if calm == 15:
+            break
     server.close()
 
 
@@ -67,6 +75,11 @@ class Count:
     def failed(self, kind, error):
         words = f"{kind}: {type(error).__name__} {error}".strip()
         self.errors[words] = self.errors.get(words, 0) + 1
+
+    def add(self, other):
+        self.ok += other.ok
+        for words, number in other.errors.items():
+            self.errors[words] = self.errors.get(words, 0) + number
 
     def say(self):
         lost = sum(self.errors.values())
@@ -111,12 +124,18 @@ async def kept(args, end, count):
 
 
 async def load(args):
-    end, count = told(), Count()
-    tasks = [asyncio.create_task(fresh(args, end, count)) for _ in range(args.fresh)]
-    tasks += [asyncio.create_task(kept(args, end, count)) for _ in range(args.kept)]
+    """Says that it started when every client had an answer, or did not get one."""
+    end, counts = told(), [Count() for _ in range(args.fresh + args.kept)]
+    work = [fresh] * args.fresh + [kept] * args.kept
+    tasks = [asyncio.create_task(client(args, end, count)) for client, count in zip(work, counts)]
+    while not all(count.ok or count.errors for count in counts):
+        await asyncio.sleep(0.01)
     print("started", flush=True)
     await asyncio.gather(*tasks)
-    count.say()
+    total = Count()
+    for count in counts:
+        total.add(count)
+    total.say()
 
 
 async def hold(args):
@@ -134,6 +153,64 @@ async def hold(args):
     for stream in held:
         try:
             await ask(*stream)
+            count.ok += 1
+        except FAILURES as error:
+            count.failed("held", error)
+    count.say()
+
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+PING = bytes([0, 0, 8, 6, 0, 0, 0, 0, 0]) + b"tunnel??"
+
+
+def frame(tunnel):
+    """Type and flags of the next HTTP/2 frame, without its content."""
+    def exactly(count):
+        data = b""
+        while len(data) < count:
+            part = tunnel.recv(count - len(data))
+            if not part:
+                raise ConnectionError("closed")
+            data += part
+        return data
+    head = exactly(9)
+    exactly(int.from_bytes(head[:3], "big"))
+    return head[3], head[4]
+
+
+async def tunnels(args):
+    """Opens many tunnels of a mesh peer, keeps them, and pings each at the end."""
+    end, count, held = told(), Count(), []
+    trust = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    # Workloads have SPIFFE ids and no names.
+    trust.check_hostname = False
+    trust.load_verify_locations(f"{args.files}/root-cert.pem")
+    trust.load_cert_chain(f"{args.files}/cert-chain.pem", f"{args.files}/key.pem")
+    trust.set_alpn_protocols(["h2"])
+
+    def open_one(address):
+        tunnel = trust.wrap_socket(socket.create_connection((address, 15008), PATIENCE))
+        tunnel.sendall(PREFACE)
+        while frame(tunnel) != (4, 1):  # The server knows our settings.
+            pass
+        return tunnel
+
+    def ping(tunnel):
+        tunnel.sendall(PING)
+        while frame(tunnel) != (6, 1):
+            pass
+
+    loop, addresses = asyncio.get_running_loop(), args.to.split(",")
+    for number in range(args.connections):
+        try:
+            held.append(await loop.run_in_executor(None, open_one, addresses[number % len(addresses)]))
+        except FAILURES as error:
+            count.failed("open", error)
+    print(f"holding {len(held)}", flush=True)
+    await end.wait()
+    for tunnel in held:
+        try:
+            await loop.run_in_executor(None, ping, tunnel)
             count.ok += 1
         except FAILURES as error:
             count.failed("held", error)
@@ -210,20 +287,15 @@ async def relay(args):
         await asyncio.gather(server.serve_forever(), cutting)
 
 
-async def ready(_args):
-    reader, writer = await asyncio.open_connection("127.0.0.1", 15021)
-    writer.write(b"GET /healthz/ready HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-    sys.exit(0 if (await reader.readline()).startswith(b"HTTP/1.1 200") else 1)
-
-
 def main():
     words = argparse.ArgumentParser()
-    words.add_argument("role", choices=["serve", "load", "hold", "flood", "relay", "ready"])
+    words.add_argument("role", choices=["serve", "load", "hold", "flood", "relay", "tunnels"])
     words.add_argument("--to", default="")
     words.add_argument("--fresh", type=int, default=4)
     words.add_argument("--kept", type=int, default=4)
     words.add_argument("--connections", type=int, default=1000)
     words.add_argument("--mode", default="")
+    words.add_argument("--files", default="")
     words.add_argument("--uid", type=int, default=0)
     args = words.parse_args()
     # Not before: Python itself may lie where only root can read.
