@@ -8,11 +8,15 @@ WINDOWS = 4
 LEAST = 8
 
 
+def is_enough(series):
+    return len(series) // WINDOWS >= LEAST
+
+
 def floors(series):
     """The lowest fifth of each window ends here: what is in use for a moment does not raise it, a leak does."""
-    size = len(series) // WINDOWS
-    if size < LEAST:
+    if not is_enough(series):
         return None
+    size = len(series) // WINDOWS
     windows = [sorted(series[n * size:(n + 1) * size]) for n in range(WINDOWS)]
     return [window[size // 5] for window in windows]
 

@@ -24,7 +24,7 @@ import time
 from datetime import datetime
 
 from floods import floods
-from judge import expired, floors, grows
+from judge import expired, floors, grows, is_enough
 from world import CLIENT, CONTROL, SERVICE, World, config, descriptors, memory, processor, wait_until
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -73,18 +73,19 @@ class Samples(threading.Thread):
             for name, process in self.processes.items():
                 self.seen[name].append((memory(process), descriptors(process)))
 
+    def enough(self):
+        """Whether there is something to judge, however long that takes."""
+        return all(is_enough(seen) for seen in self.seen.values())
+
     def end(self):
         self.over.set()
         self.join()
 
     def judge(self, report, phase):
         for name, seen in self.seen.items():
-            for index, unit, slack in ((0, "MiB", 2), (1, "descriptors", 16)):
+            for index, unit, slack in ((0, "MiB", 4), (1, "descriptors", 16)):
                 series = [sample[index] for sample in seen]
                 floor = floors(series)
-                if floor is None:
-                    report.problem(f"{phase}: {len(series)} samples of {name} are too few to judge")
-                    continue
                 report.row(phase, name, unit, f"{series[0]:.0f}", *(f"{value:.0f}" for value in floor[1:]),
                            f"{max(series):.0f}")
                 if grows(series, slack):
@@ -175,6 +176,8 @@ def soak(args, report):
         samples, certificate = Samples({"client sidecar": world.web.sidecar}), Certificate(world.web)
         begin = time.monotonic()
         renewals = [work.round(report, n + 1, args.seconds * 0.6 / ROUNDS, certificate) for n in range(ROUNDS)]
+        while not samples.enough():
+            work.step()
         spent = time.monotonic() - begin
         samples.end()
         certificate.end()
@@ -244,6 +247,7 @@ def hold(args, report, world, what, start, sides, limit):
         wait_until(what, lambda worker=holder: "holding" in worker.log.read_text(), 900)
     samples = Samples(named)
     time.sleep(max(args.seconds * 0.1, 10))
+    wait_until("enough samples", samples.enough, 600)
     samples.end()
     with_all = {name: memory(p) for name, p in named.items()}
     results = [world.result(holder, 600) for holder in holders]
@@ -255,7 +259,9 @@ def hold(args, report, world, what, start, sides, limit):
     def each(side):
         return sum(with_all[name] - before[name][0] for name in named if name.startswith(side)) * 1024 / args.idle
     used = " and ".join(f"{each(side):.1f} KiB in the {side}'s sidecar" for side in sides)
-    return f"{args.idle} {what} ({limit}): {answered} answered at the end; each used {used}."
+    # What a sidecar at rest gives back and takes again is a few MiB, whatever it holds.
+    memory_of_each = f"each used {used}" if args.idle >= 5000 else "too few to say how much memory each uses"
+    return f"{args.idle} {what} ({limit}): {answered} answered at the end; {memory_of_each}."
 
 
 def sidecars_of(world):

@@ -138,49 +138,85 @@ async def load(args):
     total.say()
 
 
+async def all_of(work, items, count, kind):
+    """The results of `work` on all items, some at once: on a busy machine each takes long."""
+    turn, results = asyncio.Semaphore(32), []
+
+    async def one(item):
+        async with turn:
+            try:
+                results.append(await work(item))
+            except FAILURES as error:
+                count.failed(kind, error)
+    await asyncio.gather(*(one(item) for item in items))
+    return results
+
+
 async def hold(args):
     """Opens many connections with a request each, keeps them, and asks once more on each at the end."""
-    end, count, held = told(), Count(), []
-    for _ in range(args.connections):
-        try:
-            stream = await open_to(args)
-            await ask(*stream)
-            held.append(stream)
-        except FAILURES as error:
-            count.failed("open", error)
+    end, count = told(), Count()
+
+    async def open_one(_number):
+        stream = await open_to(args)
+        await ask(*stream)
+        return stream
+
+    async def ask_again(stream):
+        await ask(*stream)
+        count.ok += 1
+    held = await all_of(open_one, range(args.connections), count, "open")
     print(f"holding {len(held)}", flush=True)
     await end.wait()
-    for stream in held:
-        try:
-            await ask(*stream)
-            count.ok += 1
-        except FAILURES as error:
-            count.failed("held", error)
+    await all_of(ask_again, held, count, "held")
     count.say()
 
 
-PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
-PING = bytes([0, 0, 8, 6, 0, 0, 0, 0, 0]) + b"tunnel??"
+# HTTP/2, as little of it as a tunnel without streams needs.
+SETTINGS, PING, ACK = 4, 6, 1
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
 
-def frame(tunnel):
-    """Type and flags of the next HTTP/2 frame, without its content."""
-    def exactly(count):
-        data = b""
-        while len(data) < count:
-            part = tunnel.recv(count - len(data))
-            if not part:
-                raise ConnectionError("closed")
-            data += part
-        return data
-    head = exactly(9)
-    exactly(int.from_bytes(head[:3], "big"))
-    return head[3], head[4]
+def frame(kind, flags, content=b""):
+    return len(content).to_bytes(3, "big") + bytes([kind, flags, 0, 0, 0, 0]) + content
+
+
+class Tunnel:
+    """Answers settings and pings, or the other side takes it for dead."""
+
+    def __init__(self, reader, writer):
+        self.reader, self.writer = reader, writer
+        self.known, self.answered, self.error = asyncio.Event(), asyncio.Event(), None
+        writer.write(PREFACE + frame(SETTINGS, 0))
+        self.reading = asyncio.create_task(self.read())
+
+    async def read(self):
+        try:
+            while True:
+                head = await self.reader.readexactly(9)
+                content = await self.reader.readexactly(int.from_bytes(head[:3], "big"))
+                kind, is_answer = head[3], head[4] & ACK
+                if kind in (SETTINGS, PING) and not is_answer:
+                    self.writer.write(frame(kind, ACK, content if kind == PING else b""))
+                elif kind in (SETTINGS, PING):
+                    (self.known if kind == SETTINGS else self.answered).set()
+        except FAILURES as error:
+            self.error = error
+            self.known.set()
+            self.answered.set()
+
+    async def wait(self, event):
+        await asyncio.wait_for(event.wait(), PATIENCE)
+        if self.error:
+            raise self.error
+
+    async def ping(self):
+        self.writer.write(frame(PING, 0, b"tunnel??"))
+        await self.wait(self.answered)
 
 
 async def tunnels(args):
     """Opens many tunnels of a mesh peer, keeps them, and pings each at the end."""
-    end, count, held = told(), Count(), []
+    end, count, addresses = told(), Count(), args.to.split(",")
     trust = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     # Workloads have SPIFFE ids and no names.
     trust.check_hostname = False
@@ -188,32 +224,20 @@ async def tunnels(args):
     trust.load_cert_chain(f"{args.files}/cert-chain.pem", f"{args.files}/key.pem")
     trust.set_alpn_protocols(["h2"])
 
-    def open_one(address):
-        tunnel = trust.wrap_socket(socket.create_connection((address, 15008), PATIENCE))
-        tunnel.sendall(PREFACE)
-        while frame(tunnel) != (4, 1):  # The server knows our settings.
-            pass
+    async def open_one(number):
+        address = addresses[number % len(addresses)]
+        connecting = asyncio.open_connection(address, 15008, ssl=trust, ssl_handshake_timeout=PATIENCE)
+        tunnel = Tunnel(*await asyncio.wait_for(connecting, PATIENCE))
+        await tunnel.wait(tunnel.known)
         return tunnel
 
-    def ping(tunnel):
-        tunnel.sendall(PING)
-        while frame(tunnel) != (6, 1):
-            pass
-
-    loop, addresses = asyncio.get_running_loop(), args.to.split(",")
-    for number in range(args.connections):
-        try:
-            held.append(await loop.run_in_executor(None, open_one, addresses[number % len(addresses)]))
-        except FAILURES as error:
-            count.failed("open", error)
+    async def ping(tunnel):
+        await tunnel.ping()
+        count.ok += 1
+    held = await all_of(open_one, range(args.connections), count, "open")
     print(f"holding {len(held)}", flush=True)
     await end.wait()
-    for tunnel in held:
-        try:
-            await loop.run_in_executor(None, ping, tunnel)
-            count.ok += 1
-        except FAILURES as error:
-            count.failed("held", error)
+    await all_of(ping, held, count, "held")
     count.say()
 
 
