@@ -312,7 +312,8 @@ def faulted(report, world, name, expected, fault, most=0):
             time.sleep(0.2)
         grown = memory(process) - before[0], descriptors(process) - before[1]
         used = f"{grown[0]:+.0f} MiB, {grown[1]:+d} descriptors"
-        if grown[0] > 16 or grown[1] > 32:
+        # A sidecar at rest gives back most of its memory: what it needs for work is no growth.
+        if grown[0] > 32 or grown[1] > 32:
             report.problem(f"{name}: the client sidecar grew: {used}")
     report.row(name, expected, f"{during['requests']} answered, {during['lost']} lost",
                f"{after['requests']} answered, {after['lost']} lost", used)
