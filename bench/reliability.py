@@ -394,7 +394,7 @@ def stops(report, world, state, pause):
 
 
 def authority(report, world, mode, pause):
-    """Certificates are renewed every second, through this."""
+    """Certificates are renewed every few seconds, through this."""
     for name, word in (("answers after 3 s", "slow"), ("answers with garbage", "garbage"), ("closes every connection", "refuse"),
                        ("never answers", "silent")):
         def fault(word=word):
