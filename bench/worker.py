@@ -8,7 +8,7 @@ import json
 import os
 import signal
 import socket
-import sys
+import ssl
 
 REQUEST = b"GET / HTTP/1.1\r\nHost: cart\r\n\r\n"
 # Longer than any fault lasts: what is answered late is late, not lost.
@@ -24,9 +24,10 @@ def told():
 
 async def serve(_args):
     """Answers; when told to end it says so to clients that keep connections, as a well-behaved application does."""
-    end = told()
+    end, busy = told(), set()
 
     async def answer(reader, writer):
+        busy.add(writer)
         try:
             while await reader.readuntil(b"\r\n\r\n"):
                 close = b"Connection: close\r\n" if end.is_set() else b""
@@ -37,11 +38,18 @@ async def serve(_args):
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
         finally:
+            busy.discard(writer)
             writer.close()
 
     server = await asyncio.start_server(answer, "0.0.0.0", 8080, backlog=1024)
     await end.wait()
-    await asyncio.sleep(2)
+    # Clients that keep connections ask once more and see that it is the last time; others may be on their way.
+    calm = 0
+    for _ in range(90):
+        await asyncio.sleep(0.1)
+        calm = 0 if busy else calm + 1
+        if calm == 15:
+            break
     server.close()
 
 
@@ -67,6 +75,11 @@ class Count:
     def failed(self, kind, error):
         words = f"{kind}: {type(error).__name__} {error}".strip()
         self.errors[words] = self.errors.get(words, 0) + 1
+
+    def add(self, other):
+        self.ok += other.ok
+        for words, number in other.errors.items():
+            self.errors[words] = self.errors.get(words, 0) + number
 
     def say(self):
         lost = sum(self.errors.values())
@@ -111,32 +124,120 @@ async def kept(args, end, count):
 
 
 async def load(args):
-    end, count = told(), Count()
-    tasks = [asyncio.create_task(fresh(args, end, count)) for _ in range(args.fresh)]
-    tasks += [asyncio.create_task(kept(args, end, count)) for _ in range(args.kept)]
+    """Says that it started when every client had an answer, or did not get one."""
+    end, counts = told(), [Count() for _ in range(args.fresh + args.kept)]
+    work = [fresh] * args.fresh + [kept] * args.kept
+    tasks = [asyncio.create_task(client(args, end, count)) for client, count in zip(work, counts)]
+    while not all(count.ok or count.errors for count in counts):
+        await asyncio.sleep(0.01)
     print("started", flush=True)
     await asyncio.gather(*tasks)
-    count.say()
+    total = Count()
+    for count in counts:
+        total.add(count)
+    total.say()
+
+
+async def all_of(work, items, count, kind):
+    """The results of `work` on all items, some at once: on a busy machine each takes long."""
+    turn, results = asyncio.Semaphore(32), []
+
+    async def one(item):
+        async with turn:
+            try:
+                results.append(await work(item))
+            except FAILURES as error:
+                count.failed(kind, error)
+    await asyncio.gather(*(one(item) for item in items))
+    return results
 
 
 async def hold(args):
     """Opens many connections with a request each, keeps them, and asks once more on each at the end."""
-    end, count, held = told(), Count(), []
-    for _ in range(args.connections):
-        try:
-            stream = await open_to(args)
-            await ask(*stream)
-            held.append(stream)
-        except FAILURES as error:
-            count.failed("open", error)
+    end, count = told(), Count()
+
+    async def open_one(_number):
+        stream = await open_to(args)
+        await ask(*stream)
+        return stream
+
+    async def ask_again(stream):
+        await ask(*stream)
+        count.ok += 1
+    held = await all_of(open_one, range(args.connections), count, "open")
     print(f"holding {len(held)}", flush=True)
     await end.wait()
-    for stream in held:
+    await all_of(ask_again, held, count, "held")
+    count.say()
+
+
+# HTTP/2, as little of it as a tunnel without streams needs.
+SETTINGS, PING, ACK = 4, 6, 1
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+
+
+def frame(kind, flags, content=b""):
+    return len(content).to_bytes(3, "big") + bytes([kind, flags, 0, 0, 0, 0]) + content
+
+
+class Tunnel:
+    """Answers settings and pings, or the other side takes it for dead."""
+
+    def __init__(self, reader, writer):
+        self.reader, self.writer = reader, writer
+        self.known, self.answered, self.error = asyncio.Event(), asyncio.Event(), None
+        writer.write(PREFACE + frame(SETTINGS, 0))
+        self.reading = asyncio.create_task(self.read())
+
+    async def read(self):
         try:
-            await ask(*stream)
-            count.ok += 1
+            while True:
+                head = await self.reader.readexactly(9)
+                content = await self.reader.readexactly(int.from_bytes(head[:3], "big"))
+                kind, is_answer = head[3], head[4] & ACK
+                if kind in (SETTINGS, PING) and not is_answer:
+                    self.writer.write(frame(kind, ACK, content if kind == PING else b""))
+                elif kind in (SETTINGS, PING):
+                    (self.known if kind == SETTINGS else self.answered).set()
         except FAILURES as error:
-            count.failed("held", error)
+            self.error = error
+            self.known.set()
+            self.answered.set()
+
+    async def wait(self, event):
+        await asyncio.wait_for(event.wait(), PATIENCE)
+        if self.error:
+            raise self.error
+
+    async def ping(self):
+        self.writer.write(frame(PING, 0, b"tunnel??"))
+        await self.wait(self.answered)
+
+
+async def tunnels(args):
+    """Opens many tunnels of a mesh peer, keeps them, and pings each at the end."""
+    end, count, addresses = told(), Count(), args.to.split(",")
+    trust = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    # Workloads have SPIFFE ids and no names.
+    trust.check_hostname = False
+    trust.load_verify_locations(f"{args.files}/root-cert.pem")
+    trust.load_cert_chain(f"{args.files}/cert-chain.pem", f"{args.files}/key.pem")
+    trust.set_alpn_protocols(["h2"])
+
+    async def open_one(number):
+        address = addresses[number % len(addresses)]
+        connecting = asyncio.open_connection(address, 15008, ssl=trust, ssl_handshake_timeout=PATIENCE)
+        tunnel = Tunnel(*await asyncio.wait_for(connecting, PATIENCE))
+        await tunnel.wait(tunnel.known)
+        return tunnel
+
+    async def ping(tunnel):
+        await tunnel.ping()
+        count.ok += 1
+    held = await all_of(open_one, range(args.connections), count, "open")
+    print(f"holding {len(held)}", flush=True)
+    await end.wait()
+    await all_of(ping, held, count, "held")
     count.say()
 
 
@@ -210,20 +311,15 @@ async def relay(args):
         await asyncio.gather(server.serve_forever(), cutting)
 
 
-async def ready(_args):
-    reader, writer = await asyncio.open_connection("127.0.0.1", 15021)
-    writer.write(b"GET /healthz/ready HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-    sys.exit(0 if (await reader.readline()).startswith(b"HTTP/1.1 200") else 1)
-
-
 def main():
     words = argparse.ArgumentParser()
-    words.add_argument("role", choices=["serve", "load", "hold", "flood", "relay", "ready"])
+    words.add_argument("role", choices=["serve", "load", "hold", "flood", "relay", "tunnels"])
     words.add_argument("--to", default="")
     words.add_argument("--fresh", type=int, default=4)
     words.add_argument("--kept", type=int, default=4)
     words.add_argument("--connections", type=int, default=1000)
     words.add_argument("--mode", default="")
+    words.add_argument("--files", default="")
     words.add_argument("--uid", type=int, default=0)
     args = words.parse_args()
     # Not before: Python itself may lie where only root can read.

@@ -1,10 +1,11 @@
-"""Pods in network namespaces with remora between them, for bench/reliability.py.
+"""Pods in network namespaces with remora between them, for bench/reliability.py and bench/floods.py.
 
 A bridge joins a control plane, a client pod and server pods. Nothing is left when a `World` is closed: namespaces belong
 to processes that it ends.
 """
 
 import ctypes
+import http.client
 import json
 import os
 import pathlib
@@ -14,14 +15,17 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 LIBC = ctypes.CDLL(None, use_errno=True)
 PROXY, APP = 1337, 1000
 SERVICE, CONTROL, CLIENT = "10.96.0.1", "10.77.0.2", "10.77.0.10"
-# A certificate is valid from two minutes before it was issued and renewed after half of its life: a second from now.
-RENEW_EVERY_SECOND = "122s"
+# A certificate is valid from two minutes before it was issued, and renewed after 49 to 51 % of that time, as each sidecar
+# draws at its start: a fraction of a second to six seconds from now. With less it could be due at once, which sidecars take for a
+# clock that is wrong and answer with growing waits.
+RENEW_OFTEN = "126s"
 DESCRIPTORS = 200_000
 
 
@@ -58,6 +62,34 @@ class Namespace:
             os.setuid(uid)
         return prepare
 
+    def inside(self, work):
+        """The result of a function on a thread in the namespace; sockets that it makes stay there."""
+        results = []
+
+        def body():
+            try:
+                if LIBC.setns(self.net, 0) != 0:
+                    raise OSError(ctypes.get_errno(), "setns")
+                results.append((work(), None))
+            except Exception as error:
+                results.append((None, error))
+        thread = threading.Thread(target=body)
+        thread.start()
+        thread.join()
+        value, error = results[0]
+        if error:
+            raise error
+        return value
+
+    def get(self, port, path):
+        """Status and body of a page on the loopback address."""
+        def work():
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            return answer.status, answer.read()
+        return self.inside(work)
+
     def run(self, *words):
         subprocess.run(words, check=True, stdout=subprocess.DEVNULL, preexec_fn=self.enter(0))
 
@@ -68,7 +100,10 @@ class Namespace:
 
 
 class World:
-    def __init__(self, remora):
+    """`life`: of certificates. `preload`: variables for processes whose clock is not the machine's, by address."""
+
+    def __init__(self, remora, life=RENEW_OFTEN, preload=None):
+        self.life, self.preload = life, preload or {}
         self.place = pathlib.Path(tempfile.mkdtemp(prefix="remora-reliability-"))
         self.place.chmod(0o755)
         # The users of sidecars must be able to start it.
@@ -82,13 +117,13 @@ class World:
         except (ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
             self.descriptors = limit
-        self.processes, self.namespaces = [], []
+        self.processes, self.namespaces, self.leaving = [], [], []
         self.node = self.namespace()
         self.node.run("ip", "link", "add", "br0", "type", "bridge")
         self.node.run("ip", "addr", "add", "10.77.0.1/24", "dev", "br0")
         self.node.run("ip", "link", "set", "br0", "up")
         self.plane = self.attach(CONTROL)
-        self.servers, self.number = {}, 0
+        self.servers, self.clients, self.number = {}, {}, 0
 
     def namespace(self):
         namespace = Namespace()
@@ -122,19 +157,24 @@ class World:
     def said(self, process, words):
         wait_until(f"{process.log.name} says {words!r}", lambda: words in process.log.read_text(errors="replace"))
 
-    def worker(self, namespace, role, *words):
+    def worker(self, namespace, role, *words, uid=APP):
         """This program's own applications and loads; results are read from a file."""
         self.number += 1
-        words = [sys.executable, str(HERE / "worker.py"), role, "--uid", str(APP), *map(str, words)]
+        words = [sys.executable, str(HERE / "worker.py"), role, "--uid", str(uid), *map(str, words)]
         return self.start(namespace, words, 0, f"{role}-{self.number}.log")
 
     # The mesh.
 
     def write_mesh(self):
-        documents = [f"kind: Workload\nname: web-0\nnamespace: shop\naddresses: [{CLIENT}]\nserviceAccount: web\ntunnel: hbone",
-                     "kind: Service\nname: cart\nnamespace: shop\n"
+        documents = ["kind: Service\nname: cart\nnamespace: shop\n"
                      f"addresses: [{SERVICE}]\nports: [{{port: 80, targetPort: 8080}}]"]
-        for address, server in self.servers.items():
+        for address in {CLIENT, *self.clients}:
+            name = "web-" + address.rsplit(".", 1)[1]
+            documents.append(f"kind: Workload\nname: {name}\nnamespace: shop\naddresses: [{address}]\n"
+                             "serviceAccount: web\ntunnel: hbone")
+        # A pod that ends is known until its processes are gone.
+        for server in [*self.servers.values(), *self.leaving]:
+            address = server.address
             name = "cart-" + address.rsplit(".", 1)[1]
             documents.append(f"kind: Workload\nname: {name}\nnamespace: shop\naddresses: [{address}]\n"
                              f"serviceAccount: cart\ntunnel: hbone\nhealthy: {str(server.listed).lower()}\n"
@@ -153,28 +193,32 @@ class World:
                           "mesh: [mesh.yaml]\ntokens: tokens.yaml\nreload: 100ms\n")
         (self.place / "control.log").write_text("")
         return self.start(self.plane, [str(self.remora), "control", "--config", str(config)], 0, "control.log",
-                          cwd=self.place)
+                          cwd=self.place, env={**os.environ, **self.preload.get(CONTROL, {})})
 
     def control(self, port=15012):
         process = self.start_control(port)
         self.said(process, "listening on")
         return process
 
-    def sidecar(self, pod, account, descriptors=None):
+    def sidecar(self, pod, account, descriptors=None, words=(), **more):
         files = self.place / pod.address
         for name, text in (("var/run/secrets/istio/root-cert.pem", (self.place / "ca/root-cert.pem").read_text()),
                            ("var/run/secrets/tokens/istio-token", f"{account}-secret")):
             path = files / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
-        out = files / "out"
-        out.mkdir(exist_ok=True)
-        os.chown(out, PROXY, PROXY)
+        # An Envoy needs the last two.
+        for name in ("out", "etc/istio/proxy", "var/run/secrets/workload-spiffe-uds"):
+            path = files / name
+            path.mkdir(parents=True, exist_ok=True)
+            os.chown(path, PROXY, PROXY)
         env = {"POD_NAME": f"{account}-{pod.address.rsplit('.', 1)[1]}", "POD_NAMESPACE": "shop",
                "SERVICE_ACCOUNT": account, "INSTANCE_IP": pod.address, "ISTIOD_SAN": "istiod.istio-system.svc",
-               "SECRET_TTL": RENEW_EVERY_SECOND, "OUTPUT_CERTS": "./out",
-               "PROXY_CONFIG": f"{{discoveryAddress: '{CONTROL}:15012', concurrency: 1, terminationDrainDuration: 3s}}"}
-        return self.start(pod, [str(self.remora), "proxy", "sidecar"], PROXY, f"sidecar-{pod.address}.log",
+               "SECRET_TTL": self.life, "OUTPUT_CERTS": "./out",
+               "PROXY_CONFIG": f"{{discoveryAddress: '{CONTROL}:15012', concurrency: 1, terminationDrainDuration: 10s}}",
+               **self.preload.get(pod.address, {}), **more}
+        (self.place / f"sidecar-{pod.address}.log").write_text("")
+        return self.start(pod, [str(self.remora), "proxy", "sidecar", *words], PROXY, f"sidecar-{pod.address}.log",
                           descriptors or self.descriptors, cwd=files, env=env)
 
     def server(self, address):
@@ -188,24 +232,54 @@ class World:
         self.ready(pod)
         return pod
 
-    def client(self):
-        self.web = self.attach(CLIENT, captured=True)
-        self.web.sidecar = self.sidecar(self.web, "web")
-        self.ready(self.web)
+    def client(self, address=CLIENT):
+        pod = self.attach(address, captured=True)
+        pod.sidecar = self.sidecar(pod, "web")
+        self.clients[address] = pod
+        self.write_mesh()
+        self.ready(pod)
+        return pod
 
-    def ready(self, pod, seconds=60):
-        words = [sys.executable, str(HERE / "worker.py"), "ready", "--uid", str(PROXY)]
-        def answered():
-            return subprocess.run(words, preexec_fn=pod.enter(0), stderr=subprocess.DEVNULL).returncode == 0
-        wait_until(f"{pod.address} is ready", answered, seconds)
+    @property
+    def web(self):
+        """The first client."""
+        return self.clients[CLIENT]
+
+    def is_ready(self, pod):
+        try:
+            return pod.get(15021, "/healthz/ready")[0] == 200
+        except (OSError, http.client.HTTPException):
+            return False
+
+    def ready(self, pod, seconds=120):
+        wait_until(f"{pod.address} is ready", lambda: self.is_ready(pod), seconds)
 
     def list_servers(self, *addresses):
+        """Names the endpoints of the service, and waits until every client knows them."""
         for address, server in self.servers.items():
             server.listed = address in addresses
         self.write_mesh()
+        for client in self.clients.values():
+            wait_until(f"{client.address} knows {addresses}", lambda pod=client: known_servers(pod) == set(addresses), 120)
 
-    def reload(self):
-        time.sleep(1.0)
+    def leave(self, address):
+        """Ends a pod that is not listed any more, without waiting: open connections have time to end."""
+        pod = self.servers.pop(address)
+        for process in (pod.sidecar, pod.app):
+            process.send_signal(signal.SIGTERM)
+        self.leaving.append(pod)
+
+    def reap(self, wait=False):
+        """Takes away the pods that ended."""
+        for pod in list(self.leaving):
+            if wait or all(process.poll() is not None for process in (pod.sidecar, pod.app)):
+                for process in (pod.sidecar, pod.app):
+                    # Not signalled again: a second SIGTERM means at once.
+                    self.end(process, None, 60)
+                self.leaving.remove(pod)
+                self.write_mesh()
+                self.namespaces.remove(pod)
+                pod.close()
 
     def end(self, process, signal_=signal.SIGTERM, seconds=20):
         if signal_ and process.poll() is None:
@@ -223,9 +297,9 @@ class World:
         self.said(load, "started")
         return load
 
-    def result(self, load):
+    def result(self, load, seconds=120):
         """What a load found, when it is told to end."""
-        self.end(load, seconds=40)
+        self.end(load, seconds=seconds)
         return json.loads(load.log.read_text().splitlines()[-1])
 
     def close(self):
@@ -241,12 +315,30 @@ class World:
         shutil.rmtree(self.place)
 
 
+def known_servers(pod):
+    """Addresses of the service's healthy workloads, as the sidecar of a pod knows them."""
+    workloads = config(pod)["workloads"]
+    return {address for w in workloads if w["services"] and w["healthy"] for address in w["addresses"]}
+
+
+def config(pod):
+    """What the sidecar of a pod knows."""
+    status, body = pod.get(15000, "/config_dump")
+    return json.loads(body) if status == 200 else {"workloads": []}
+
+
 def memory(process):
     """MiB that are resident."""
     for line in pathlib.Path(f"/proc/{process.pid}/status").read_text().splitlines():
         if line.startswith("VmRSS:"):
             return int(line.split()[1]) / 1024
     return 0.0
+
+
+def processor(process):
+    """Seconds of CPU that were used."""
+    fields = pathlib.Path(f"/proc/{process.pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def descriptors(process):

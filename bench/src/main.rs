@@ -23,7 +23,7 @@ usage: bench/run [OPTIONS] [PART...]
 Parts: steady (requests, latency, new connections, bytes), start (time to the first answer, idle memory),
 connections (memory for each), services and open (growth; remora only), sidecar (from exec to ready, and what a wait
 adds; bench/run knows it). All by default.
-On their own: control, pods, and soak and faults, which count what is lost while things fail (see README.md).
+On their own: control, pods, and soak, faults and floods, which count what is lost while things fail (see README.md).
 
   --remora PATH      the binary (bench/run builds one)
   --envoy PATH       Envoy; looked for in PATH otherwise, left out if there is none
