@@ -536,7 +536,7 @@ async fn layers_are_named_from_the_directory_above_them_and_escaped() {
 
 #[test]
 fn the_first_process_of_a_pod_has_processes_of_its_own_and_ends_with_us() {
-    let plan = Plan::init();
+    let plan = Plan::init(None);
     assert_eq!(plan.namespaces, libc::CLONE_NEWPID);
     assert_eq!(
         plan.steps.names,
