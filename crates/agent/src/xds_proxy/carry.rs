@@ -155,7 +155,7 @@ impl Carrier {
             self.asked.push(message.clone());
         }
         // Of incremental streams the memory tells.
-        if let (Some(type_url), Protocol::World) = (accepted, self.protocol) {
+        if let (Some(type_url), Protocol::Sotw) = (accepted, self.protocol) {
             (self.proxy.tell)(Event::Accepted { type_url });
         }
     }

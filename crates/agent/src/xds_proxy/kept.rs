@@ -188,7 +188,7 @@ impl Question {
                     refused: request.error_detail.is_some(),
                 }
             }
-            Protocol::World => {
+            Protocol::Sotw => {
                 let request = WorldRequest::decode(message.clone()).ok()?;
                 Self {
                     type_url: request.type_url,
@@ -235,7 +235,7 @@ fn respond(
     let chosen: Vec<&Entry> = resources.iter().filter(wanted).map(|(_, entry)| entry).collect();
     let version = match protocol {
         Protocol::Delta => String::new(),
-        Protocol::World => chosen
+        Protocol::Sotw => chosen
             .first()
             .map(|entry| entry.version.clone())
             .unwrap_or_default(),
@@ -268,7 +268,7 @@ fn note(contents: &mut Contents, protocol: Protocol, message: &Bytes) {
                 kind.remove(&name);
             }
         }
-        Protocol::World => {
+        Protocol::Sotw => {
             // Only of these a response holds all there is.
             if [CLUSTER, LISTENER].contains(&response.type_url.as_str()) {
                 kind.clear();
@@ -323,7 +323,7 @@ mod tests {
             let resources = list.iter().map(|name| any(name)).collect();
             note(
                 &mut contents,
-                Protocol::World,
+                Protocol::Sotw,
                 &response(type_url, "7", resources, &[]),
             );
             names(&contents, type_url)

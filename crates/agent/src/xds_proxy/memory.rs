@@ -82,7 +82,7 @@ impl Memory {
             node: Vec::new(),
             kinds: match protocol {
                 Protocol::Delta => Kinds::Delta(delta::Memory::default()),
-                Protocol::World => Kinds::World(world::Memory::default()),
+                Protocol::Sotw => Kinds::World(world::Memory::default()),
             },
             own,
             own_seen: HashMap::new(),

@@ -188,7 +188,7 @@ fn world(type_url: &str, version: &str, nonce: &str, names: &[&str]) -> WorldReq
 
 #[test]
 fn state_of_the_world_is_repeated_with_the_last_accepted_version() {
-    let mut memory = Memory::new(Protocol::World, Vec::new());
+    let mut memory = Memory::new(Protocol::Sotw, Vec::new());
     memory.hear_envoy(&bytes(&world(CLUSTER, "", "", &[])));
     memory.hear_plane(bytes(&WorldResponse {
         version_info: "5".to_owned(),
