@@ -1,4 +1,4 @@
-//! Where lines about connections go: off the way of the connections, by a thread of its own.
+//! Opens the access log. A separate thread writes it, so that connections do not wait for the output.
 
 use crate::log::Log;
 use crate::settings::AccessLog;
@@ -7,7 +7,7 @@ use remora_proxy::access::log::Level;
 use std::fs::OpenOptions;
 use std::io::{self, Write};
 
-/// The log; without a file it is silent until somebody turns it on through the admin port.
+/// The access log; without a file it is off until it is enabled through the admin port.
 pub(crate) fn open(settings: &AccessLog, log: &Log) -> Option<access::Log> {
     let level = if settings.file.is_some() {
         Level::Info
@@ -22,7 +22,7 @@ pub(crate) fn open(settings: &AccessLog, log: &Log) -> Option<access::Log> {
         .ok()
 }
 
-// istio: accessLogFile; the names of the standard streams also work where they cannot be opened by name.
+// istio: accessLogFile; standard streams are handled by name, because a container may not be able to open them as files.
 fn target(file: Option<&str>) -> io::Result<Box<dyn Write + Send>> {
     Ok(match file {
         None | Some("/dev/stdout") => Box::new(io::stdout()),

@@ -1,23 +1,23 @@
-//! What can be seen of the application from the sidecar: the sockets it listens on, since the network namespace is
-//! shared, and its processes where the pod shares those too.
+//! The application as the sidecar sees it: its listening sockets, because the network namespace is shared, and its
+//! processes where the pod shares the process namespace.
 
 use crate::log::Log;
 use crate::stop::{Asked, StopSwitch};
 use remora_net::listeners::Listeners;
 use std::time::Duration;
 
-/// Whether anybody but the sidecar, known by its ports, listens in this network namespace.
+/// Whether a process other than the sidecar, whose ports are `ours`, listens in this network namespace.
 pub(crate) fn listens(ours: &[u16]) -> bool {
     let seen = Listeners::open().and_then(|mut listeners| listeners.ports());
-    // Who cannot be seen is not waited for.
+    // If the sockets cannot be read, the sidecar does not wait for the application.
     seen.is_ok_and(|ports| ports.iter().any(|port| !ours.contains(port)))
 }
 
-/// How often processes are looked at.
-const LOOK: Duration = Duration::from_millis(200);
+/// Interval between two scans of the processes.
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Asks for the end when a process of this name, once seen, is gone: a Job's sidecar must not outlive its work. Needs a
-/// pod that shares its process namespace.
+/// Stops the sidecar when a process of this name has been seen and is gone: the sidecar of a Job must not outlive the
+/// Job. Needs a pod with a shared process namespace.
 pub(crate) async fn quit_with(name: String, switch: StopSwitch, log: Log) {
     let mut seen = false;
     loop {
@@ -29,16 +29,16 @@ pub(crate) async fn quit_with(name: String, switch: StopSwitch, log: Log) {
             log.note(format_args!("watches the process {name}, and ends with it"));
         }
         seen |= running;
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
 
-/// Whether a process of this name is there and has not ended.
+/// Whether a process of this name is running.
 fn is_running(name: &str) -> bool {
     let Ok(entries) = std::fs::read_dir("/proc") else {
         return false;
     };
-    // The kernel keeps 15 characters.
+    // The kernel truncates process names to 15 characters.
     let known = name.get(..15).unwrap_or(name);
     entries.filter_map(Result::ok).any(|entry| {
         let Ok(stat) = std::fs::read_to_string(entry.path().join("stat")) else {

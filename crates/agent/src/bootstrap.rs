@@ -1,10 +1,10 @@
-//! The first configuration of an Envoy: pure, a description in, JSON out.
+//! The bootstrap configuration of an Envoy: a pure function from a description to JSON.
 //!
 //! What Istio's control plane and its dashboards rely on has the same names and values as in Istio's own bootstrap:
 //! the node with its metadata, ports, clusters, listeners, which statistics exist and what their labels are called.
 //! Only extensions of a stock Envoy are named, so every build of it starts.
 //!
-//! Does not read files, find addresses or merge `ProxyConfig` documents; they come in as they are in force.
+//! It reads no files, finds no addresses and merges no `ProxyConfig` documents; the caller supplies the effective values.
 
 mod clusters;
 mod grpc;
@@ -22,27 +22,27 @@ use crate::settings::Node;
 use serde_json::{Map, Value, json};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// No bootstrap can be made from the description.
+/// Why no bootstrap can be made.
 #[derive(Debug, thiserror::Error)]
 pub enum BootstrapError {
     /// Not `host:port`.
     #[error("read {value:?} in {field} of the ProxyConfig as host:port")]
     Address {
-        /// Which field.
+        /// Path of the field.
         field: String,
-        /// What it holds.
+        /// Value of the field.
         value: String,
     },
-    /// A template that gives none.
+    /// The template fails, or its result is not a bootstrap.
     #[error("render the bootstrap template: {why}")]
     Template {
-        /// What is wrong with it.
+        /// The error.
         why: String,
     },
 }
 
 impl BootstrapError {
-    /// What can be done about it.
+    /// How to fix it.
     pub fn hint(&self) -> &'static str {
         match self {
             Self::Address { .. } => "give a host name or an address, a colon and a port",
@@ -54,10 +54,10 @@ impl BootstrapError {
     }
 }
 
-/// What a bootstrap depends on.
+/// Inputs of a bootstrap.
 #[derive(Debug, Clone)]
 pub struct Description {
-    /// How discovery knows the pod.
+    /// The xDS node of the pod.
     pub node: Node,
     /// Own addresses, the pod's first.
     pub addresses: Vec<IpAddr>,
@@ -69,9 +69,9 @@ pub struct Description {
     pub xds_socket: String,
     /// Unix socket of the secrets.
     pub sds_socket: String,
-    /// Incremental discovery rather than state of the world.
+    /// Delta xDS instead of state of the world.
     pub delta: bool,
-    /// Where outlier ejections are written; empty for nowhere.
+    /// File for outlier ejection events; empty for none.
     pub outlier_log_path: String,
     /// Connections are counted to end early.
     pub exit_on_zero_active_connections: bool,
@@ -79,7 +79,7 @@ pub struct Description {
     pub log_as_json: bool,
 }
 
-/// Where Envoy and the agent listen.
+/// Ports of Envoy and the agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ports {
     /// Administration, on loopback.
@@ -103,19 +103,19 @@ impl Default for Ports {
     }
 }
 
-/// Which families the pod speaks.
+/// Address families of the pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Family {
-    /// Addresses of version 4 only, or none known.
+    /// IPv4 only, or no address known.
     V4,
-    /// Version 6 only.
+    /// IPv6 only.
     V6,
-    /// Both.
+    /// IPv4 and IPv6.
     Dual,
 }
 
 impl Description {
-    /// Which families the pod speaks.
+    /// Address families of the pod.
     pub fn family(&self) -> Family {
         let six = self.addresses.iter().filter(|address| address.is_ipv6()).count();
         match (six, self.addresses.len() - six) {
@@ -125,7 +125,7 @@ impl Description {
         }
     }
 
-    /// Where Envoy's administration answers.
+    /// Address of Envoy's admin interface.
     pub fn admin_address(&self) -> SocketAddr {
         let loopback = match self.family() {
             Family::V6 => IpAddr::from(Ipv6Addr::LOCALHOST),

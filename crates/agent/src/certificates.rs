@@ -1,10 +1,10 @@
-//! Where the pod's certificate comes from, and where it goes besides the proxy.
+//! Sources of the pod's certificate, and its copy on disk for other programs.
 //!
-//! Either the authority is asked, and asked again at half of a certificate's life, or somebody else puts files there
-//! and exchanges them. In both cases the certificate in force stays until a better one is there and works.
+//! Either the agent requests it from the authority and renews it at half of its lifetime, or another program writes and
+//! rotates files. In both cases the current certificate stays in force until a new one was verified.
 
+use crate::file_stamp::{self, FileStamp};
 use crate::log::{Log, chain};
-use crate::look::{self, Look};
 use crate::output;
 use crate::settings::CertificateFiles;
 use remora_mtls::{Chain, Credentials, Identity, PrivateKey, Roots, SpiffeId, TrustDomains};
@@ -13,10 +13,10 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 use tokio::sync::Notify;
 
-/// How often files are looked at.
-const LOOK: Duration = Duration::from_millis(500);
-/// An authority that says nothing for so long is away.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// Interval between two checks of the files.
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
+/// An authority that does not respond within this time counts as unavailable.
+const AUTHORITY_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Certificates from an authority or from files.
 pub(crate) enum Certificates {
@@ -24,13 +24,13 @@ pub(crate) enum Certificates {
     Files(Box<Files>),
 }
 
-/// An authority, and the last certificate it gave, where that is written.
+/// An authority, and the files with the last certificate that it issued, if the agent writes them.
 pub(crate) struct Authority {
     pub(crate) membership: Membership,
     pub(crate) kept: Option<Files>,
 }
 
-/// A set of files that somebody else keeps fresh.
+/// A set of files that another program rotates.
 pub(crate) struct Files {
     pub(crate) paths: CertificateFiles,
     pub(crate) expected: SpiffeId,
@@ -39,7 +39,7 @@ pub(crate) struct Files {
 }
 
 impl Certificates {
-    /// Tries until there is one.
+    /// Retries until there is a certificate.
     pub(crate) async fn identity(&self, notice: &mut impl FnMut(Notice)) -> Identity {
         match self {
             Self::Authority(authority) => authority.identity(notice).await,
@@ -47,8 +47,13 @@ impl Certificates {
         }
     }
 
-    /// Keeps it fresh for ever.
-    pub(crate) async fn stay(&self, identity: &Identity, jitter: f64, notice: &mut impl FnMut(Notice)) {
+    /// Renews the certificate indefinitely.
+    pub(crate) async fn renew_forever(
+        &self,
+        identity: &Identity,
+        jitter: f64,
+        notice: &mut impl FnMut(Notice),
+    ) {
         match self {
             Self::Authority(authority) => {
                 authority
@@ -56,13 +61,13 @@ impl Certificates {
                     .stay_certified(identity, jitter, notice)
                     .await;
             }
-            Self::Files(files) => files.stay(identity, notice).await,
+            Self::Files(files) => files.renew_forever(identity, notice).await,
         }
     }
 }
 
 impl Authority {
-    /// Asks until it gives one, or until it is known to be away and there is one from before.
+    /// Retries until the authority issues a certificate. Uses the one on disk if the authority is unavailable.
     async fn identity(&self, notice: &mut impl FnMut(Notice)) -> Identity {
         let Some(kept) = &self.kept else {
             return self.membership.identity(notice).await;
@@ -97,17 +102,17 @@ impl Files {
                     notice(Notice::Certified(until));
                     return identity;
                 }
-                Err(error) => say(&mut said, error, notice),
+                Err(error) => report_once(&mut said, error, notice),
             }
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     }
 
-    /// The certificate of before, once the authority is away; never if there is none that still works.
+    /// The certificate on disk, once the authority is unavailable; never completes without a valid one.
     async fn last_good(&self, away: &Notify) -> (Identity, SystemTime) {
         tokio::select! {
             () = away.notified() => {}
-            () = tokio::time::sleep(PATIENCE) => {}
+            () = tokio::time::sleep(AUTHORITY_TIMEOUT) => {}
         }
         let made = self.read(Some(&self.expected)).and_then(|credentials| {
             let until = credentials.chain().not_after();
@@ -131,7 +136,7 @@ impl Files {
         }
     }
 
-    /// Believes its own domain, whatever the settings call it.
+    /// Trust domains for a certificate from files: that of the certificate, if it differs from the settings.
     fn domains_of(&self, id: &SpiffeId) -> TrustDomains {
         if id == &self.expected {
             return self.domains.clone();
@@ -141,23 +146,23 @@ impl Files {
         TrustDomains::of(id)
     }
 
-    async fn stay(&self, identity: &Identity, notice: &mut impl FnMut(Notice)) {
-        let (mut installed, mut said) = (self.marks(), String::new());
+    async fn renew_forever(&self, identity: &Identity, notice: &mut impl FnMut(Notice)) {
+        let (mut installed, mut said) = (self.stamps(), String::new());
         loop {
-            tokio::time::sleep(LOOK).await;
-            let now = self.marks();
+            tokio::time::sleep(POLL_INTERVAL).await;
+            let now = self.stamps();
             if now == installed {
                 continue;
             }
             match self.renew(identity) {
                 Ok(until) => {
-                    // Exchanged once more while we read: then it is read once more.
+                    // `now` was taken before reading: files that changed meanwhile are read again.
                     installed = now;
                     said.clear();
                     notice(Notice::Certified(until));
                 }
-                // Half of an exchange, most likely. What is in force stays.
-                Err(error) => say(&mut said, error, notice),
+                // Most likely a partial update. The current certificate stays in force.
+                Err(error) => report_once(&mut said, error, notice),
             }
         }
     }
@@ -169,7 +174,7 @@ impl Files {
         Ok(until)
     }
 
-    /// Checked for whom is expected, or for whom it names itself.
+    /// Reads the files and verifies them for `expected`, or for the id in the certificate.
     fn read(&self, expected: Option<&SpiffeId>) -> Result<Credentials, CertifyError> {
         let read = |path: &Path| {
             std::fs::read_to_string(path).map_err(|source| CertifyError::File {
@@ -190,18 +195,18 @@ impl Files {
         )?)
     }
 
-    /// Follows links, so that an exchange of the directory behind them is seen.
-    fn marks(&self) -> [Look; 3] {
+    /// Follows links, so that a replaced directory behind them is detected.
+    fn stamps(&self) -> [FileStamp; 3] {
         [
-            look::at(&self.paths.chain),
-            look::at(&self.paths.key),
-            look::at(&self.paths.roots),
+            file_stamp::read(&self.paths.chain),
+            file_stamp::read(&self.paths.key),
+            file_stamp::read(&self.paths.roots),
         ]
     }
 }
 
-/// The same trouble is worth one notice.
-fn say(said: &mut String, error: CertifyError, notice: &mut impl FnMut(Notice)) {
+/// Reports an error, unless it is the same as the last one.
+fn report_once(said: &mut String, error: CertifyError, notice: &mut impl FnMut(Notice)) {
     let text = chain(&error);
     if text != *said {
         notice(Notice::NotCertified(error));
@@ -209,7 +214,7 @@ fn say(said: &mut String, error: CertifyError, notice: &mut impl FnMut(Notice)) 
     }
 }
 
-/// Writes the certificate in force for others to use. What was there stays if it cannot be written.
+/// Writes the current certificate for other programs. If that fails, the previous files stay.
 pub(crate) fn publish(directory: &Path, identity: &Identity, log: &Log) {
     if let Err(error) = output::write(directory, &identity.credentials().to_pem()) {
         log.warning(format_args!(

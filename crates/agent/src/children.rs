@@ -1,7 +1,7 @@
-//! Children and orphans: the duties of a container's first process.
+//! Child processes and orphans: the duties of PID 1 in a container.
 //!
-//! Every process that ends below us is reaped, ours or not, so that none stays behind as a zombie. Whoever started a
-//! child through [`Children`] learns how it ended; the kernel's list is read in this one place only.
+//! The agent reaps every descendant that exits, also orphans, so that none remains as a zombie. The caller that started
+//! a child through [`Children`] receives its exit status. Only this module calls `wait`, so no status is lost.
 
 use remora_net::process;
 use std::collections::HashMap;
@@ -11,23 +11,23 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
-type Fate = watch::Sender<Option<ExitStatus>>;
+type ExitSender = watch::Sender<Option<ExitStatus>>;
 
-/// Starts children and takes in orphans.
+/// Starts child processes and reaps orphans.
 #[derive(Debug, Clone, Default)]
 pub struct Children {
-    ours: Arc<Mutex<HashMap<u32, Fate>>>,
+    children: Arc<Mutex<HashMap<u32, ExitSender>>>,
 }
 
-/// A child that was started here.
+/// A child process started by [`Children`].
 #[derive(Debug)]
 pub struct Child {
     pid: u32,
-    fate: watch::Receiver<Option<ExitStatus>>,
+    exit: watch::Receiver<Option<ExitStatus>>,
 }
 
 impl Children {
-    /// Reaps from now on, for as long as the runtime lives.
+    /// Becomes the subreaper and reaps until the runtime ends.
     pub fn adopt() -> io::Result<Self> {
         process::adopt_orphans()?;
         let mut ended = signal(SignalKind::child())?;
@@ -35,7 +35,7 @@ impl Children {
         let reaping = children.clone();
         tokio::spawn(async move {
             loop {
-                // One signal may stand for many; some may have ended before we listened.
+                // SIGCHLD signals coalesce, and a child may have exited before the handler was installed.
                 reaping.reap();
                 if ended.recv().await.is_none() {
                     return;
@@ -46,43 +46,43 @@ impl Children {
     }
 
     fn reap(&self) {
-        // Held all the while, so that a child which ends while it is being started is not missed.
-        let mut ours = self.ours.lock().unwrap_or_else(PoisonError::into_inner);
+        // The lock is held while reaping, so that a child that exits during `spawn` is registered first.
+        let mut children = self.children.lock().unwrap_or_else(PoisonError::into_inner);
         while let Ok(Some(ended)) = process::reap() {
-            if let Some(fate) = ours.remove(&ended.pid) {
-                fate.send_replace(Some(ended.status));
+            if let Some(exit) = children.remove(&ended.pid) {
+                exit.send_replace(Some(ended.status));
             }
         }
     }
 
-    /// Starts a child.
+    /// Starts a child process.
     pub fn spawn(&self, command: &mut Command) -> io::Result<Child> {
-        let mut ours = self.ours.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut children = self.children.lock().unwrap_or_else(PoisonError::into_inner);
         let pid = command.spawn()?.id();
-        let (fate, seen) = watch::channel(None);
-        ours.insert(pid, fate);
-        Ok(Child { pid, fate: seen })
+        let (exit, seen) = watch::channel(None);
+        children.insert(pid, exit);
+        Ok(Child { pid, exit: seen })
     }
 }
 
 impl Child {
-    /// Its process id.
+    /// Process id of the child.
     pub fn pid(&self) -> u32 {
         self.pid
     }
 
-    /// Waits for its end. May be asked again and dropped at any moment.
+    /// Waits for the child to exit. Cancel safety: may be dropped and called again.
     pub async fn ended(&mut self) -> ExitStatus {
-        match self.fate.wait_for(Option::is_some).await.map(|status| *status) {
+        match self.exit.wait_for(Option::is_some).await.map(|status| *status) {
             Ok(Some(status)) => status,
-            // Its record lives until it ends; without one nobody can know.
+            // The sender lives until the child is reaped; without it the status can never arrive.
             _ => std::future::pending().await,
         }
     }
 
-    /// Sends a signal, unless it has ended: its number may be somebody else's by then.
+    /// Sends a signal, unless the child was reaped: its pid may belong to another process by then.
     pub fn signal(&self, number: i32) -> io::Result<()> {
-        if self.fate.borrow().is_some() {
+        if self.exit.borrow().is_some() {
             return Ok(());
         }
         process::signal(self.pid, number)

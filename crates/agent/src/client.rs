@@ -1,23 +1,24 @@
-//! A small HTTP client for commands that ask the sidecar beside them: blocking, one request a connection, bounded in
-//! time and size. No runtime, no resolver for addresses and `localhost`: these commands gate a pod's start.
+//! A small HTTP client for commands that query the sidecar of their own pod: blocking, one request per connection, with
+//! a timeout and a size limit. It needs no runtime, and no resolver for IP addresses and `localhost`, because these
+//! commands delay the start of a pod.
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
-/// Longer answers are cut off with an error.
-const LARGEST_ANSWER: u64 = 256 << 20;
+/// Size limit of a response; a larger one is an error.
+const MAX_RESPONSE_BYTES: u64 = 256 << 20;
 
-/// A URL of plain HTTP.
+/// A URL with the scheme `http`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Url {
     pub(crate) host: String,
     pub(crate) port: u16,
-    /// With the query.
+    /// Path and query.
     pub path: String,
 }
 
-/// Not a URL we can ask.
+/// The text is not a usable URL.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0} is not a URL such as http://localhost:15021/healthz/ready")]
 pub struct InvalidUrl(String);
@@ -52,7 +53,7 @@ impl std::str::FromStr for Url {
 }
 
 impl Url {
-    /// Something of the sidecar beside us.
+    /// A URL of this pod's sidecar.
     pub fn local(port: u16, path: &str) -> Self {
         Self {
             host: "localhost".to_owned(),
@@ -76,18 +77,18 @@ impl Url {
     }
 }
 
-/// What came back.
+/// An HTTP response.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reply {
     /// HTTP status.
     pub status: u16,
     headers: Vec<(String, String)>,
-    /// Decoded.
+    /// The body, without transfer encoding.
     pub body: Vec<u8>,
 }
 
 impl Reply {
-    /// A header's first value.
+    /// First value of a header.
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers
             .iter()
@@ -95,9 +96,9 @@ impl Reply {
     }
 }
 
-/// Sends one request and reads the whole answer within `patience`.
-pub fn exchange(url: &Url, method: &str, body: &[u8], patience: Duration) -> io::Result<Reply> {
-    let until = Instant::now() + patience;
+/// Sends one request and reads the whole response within `timeout`.
+pub fn exchange(url: &Url, method: &str, body: &[u8], timeout: Duration) -> io::Result<Reply> {
+    let until = Instant::now() + timeout;
     let mut stream = connect(url, until)?;
     let head = format!(
         "{method} {} HTTP/1.1\r\nhost: {}:{}\r\nconnection: close\r\ncontent-length: {}\r\n\r\n",
@@ -127,7 +128,7 @@ pub fn exchange(url: &Url, method: &str, body: &[u8], patience: Duration) -> io:
             return parse(&answer, true)?.ok_or_else(|| io::ErrorKind::UnexpectedEof.into());
         }
         answer.extend_from_slice(&piece[..count]);
-        if answer.len() as u64 > LARGEST_ANSWER {
+        if answer.len() as u64 > MAX_RESPONSE_BYTES {
             return Err(io::Error::other("the answer is too large"));
         }
     }
@@ -148,7 +149,7 @@ fn connect(url: &Url, until: Instant) -> io::Result<TcpStream> {
                 stream.set_nodelay(true)?;
                 return Ok(stream);
             }
-            // A pod without IPv6 says so last; the refusal before it is what matters.
+            // `localhost` tries IPv6 last. In a pod without IPv6 the refusal over IPv4 is the useful error.
             Err(error) if last.kind() == io::ErrorKind::ConnectionRefused => drop(error),
             Err(error) => last = error,
         }
@@ -160,7 +161,7 @@ fn broken() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, "the answer is not HTTP")
 }
 
-/// The answer, if it is complete; without a length it is at the end of the stream.
+/// The response, if it is complete. Without a length it is complete at the end of the stream.
 fn parse(bytes: &[u8], ended: bool) -> io::Result<Option<Reply>> {
     let Some(end) = bytes.windows(4).position(|window| window == b"\r\n\r\n") else {
         return Ok(None);
@@ -201,7 +202,7 @@ fn parse(bytes: &[u8], ended: bool) -> io::Result<Option<Reply>> {
     }))
 }
 
-/// The body without its chunks, if the last one is there.
+/// Decodes a chunked body; `None` until the last chunk has arrived.
 fn unchunk(mut rest: &[u8]) -> io::Result<Option<Vec<u8>>> {
     let mut body = Vec::new();
     loop {

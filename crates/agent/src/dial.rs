@@ -1,6 +1,6 @@
 //! Connections to the control plane: name to address, TCP, TLS, token.
 //!
-//! Roots and token are read for every connection, so that exchanged files are picked up without being watched.
+//! Roots and token are read for every connection, so that rotated files are picked up without watching them.
 
 use crate::settings::{RootSource, Server, Upstream};
 use remora_mtls::{PrivateKey, Roots, bootstrap_client, bootstrap_client_as};
@@ -17,7 +17,7 @@ use tokio_rustls::TlsConnector;
 use tonic::metadata::{MetadataKey, MetadataMap};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Where systems keep the roots they believe.
+/// Paths of the system's root bundle on common distributions.
 const SYSTEM_ROOTS: [&str; 4] = [
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
@@ -25,7 +25,7 @@ const SYSTEM_ROOTS: [&str; 4] = [
     "/etc/ssl/ca-bundle.pem",
 ];
 
-/// A client of a server of the control plane.
+/// A client of the control plane.
 pub(crate) fn control_plane(upstream: &Upstream, token: &Path) -> io::Result<ControlPlane> {
     let Server { host, port } = &upstream.server;
     let authority = match host.parse() {
@@ -58,7 +58,7 @@ fn headers(given: &[(String, String)]) -> io::Result<MetadataMap> {
     Ok(headers)
 }
 
-// istio: without a token the call is made all the same, and the control plane says what it thinks of it.
+// istio: without a token the call is made all the same, and the control plane decides.
 fn read_token(path: &PathBuf) -> io::Result<Option<String>> {
     match std::fs::read_to_string(path) {
         Ok(token) => Ok(Some(token).filter(|token| !token.trim().is_empty())),
@@ -68,7 +68,7 @@ fn read_token(path: &PathBuf) -> io::Result<Option<String>> {
 }
 
 async fn connect(upstream: Upstream) -> io::Result<Box<dyn Bytes>> {
-    // Before the network is touched: a missing root is the first thing to say.
+    // Before the network is used: a missing root certificate is the more useful error.
     let shown = upstream.certificate.as_ref();
     let config = upstream
         .roots
@@ -96,7 +96,7 @@ fn client_config(
             .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "the system has no bundle of roots"))?,
     };
     let roots = Roots::from_pem(&pem).map_err(io::Error::other)?;
-    // Provisioned for the first time only: where they are gone the token does.
+    // Provisioned certificates serve for the first connection only; when they are gone the token is used.
     let Some((chain, key)) = shown.filter(|(chain, key)| chain.exists() && key.exists()) else {
         return bootstrap_client(&roots).map_err(io::Error::other);
     };
@@ -133,7 +133,7 @@ async fn tcp(server: &Server) -> io::Result<TcpStream> {
 }
 
 async fn addresses(server: &Server) -> io::Result<Vec<SocketAddr>> {
-    // No name, no DNS.
+    // An IP address needs no DNS lookup.
     if let Ok(address) = server.host.parse::<IpAddr>() {
         return Ok(vec![SocketAddr::new(address, server.port)]);
     }
@@ -161,7 +161,7 @@ mod tests {
     use tokio::net::TcpListener;
     use tokio_rustls::TlsAcceptor;
 
-    /// As the control plane's own, and asks for certificates besides.
+    /// The control plane's configuration, which additionally requests a client certificate.
     fn asking(authority: &Authority) -> ServerConfig {
         let key = PrivateKey::generate().unwrap();
         let (life, now) = (Duration::from_hours(1), SystemTime::now());
@@ -226,7 +226,7 @@ mod tests {
             let mut stream = acceptor.accept(stream).await.unwrap();
             let connection = connecting.await.unwrap().unwrap();
             drop(connection);
-            // Everything of the handshake has come when the end has.
+            // The handshake is complete when the end of the stream arrives.
             let _ = stream.read_u8().await;
             let certificates = stream.get_ref().1.peer_certificates().map(<[_]>::len);
             assert_eq!(certificates, shown.then_some(1));

@@ -1,7 +1,7 @@
-//! HTTP requests of the agent: to the application, for its probes and its metrics.
+//! HTTP requests of the agent to the application, for probes and metrics.
 //!
-//! One request a connection, as the kubelet does, so that nothing is kept from an application that stops. Every answer
-//! is cut at a size the caller chooses.
+//! One request per connection, as the kubelet does, so that no idle connection delays an application that stops. Every
+//! response body is truncated at a size that the caller chooses.
 
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, Method, Request, StatusCode, Uri};
@@ -16,38 +16,38 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio_rustls::TlsConnector;
 
-/// What to ask for.
+/// A GET request.
 #[derive(Debug, Clone)]
 pub(crate) struct Get {
     pub(crate) to: SocketAddr,
     pub(crate) tls: bool,
-    /// `Host`.
+    /// Value of the `Host` header.
     pub(crate) host: String,
-    /// With the query.
+    /// Path and query.
     pub(crate) path: String,
     pub(crate) headers: HeaderMap,
-    /// Bytes of the body that are read.
+    /// Size limit of the body, in bytes.
     pub(crate) most: usize,
 }
 
-/// What came back.
+/// The response.
 #[derive(Debug)]
 pub(crate) struct Got {
     pub(crate) status: StatusCode,
     pub(crate) headers: HeaderMap,
     pub(crate) body: Bytes,
-    /// Whether there was more than was read.
+    /// Whether the body was truncated.
     pub(crate) cut: bool,
 }
 
 /// Connects to the pod's own application.
-// istio: from 127.0.0.6 or ::6, by which the capture rules know it and leave it alone.
+// istio: from 127.0.0.6 or ::6; the capture rules exempt these source addresses.
 pub(crate) async fn connect(to: SocketAddr) -> io::Result<TcpStream> {
     let (socket, from): (_, IpAddr) = match to {
         SocketAddr::V4(_) => (TcpSocket::new_v4()?, Ipv4Addr::new(127, 0, 0, 6).into()),
         SocketAddr::V6(_) => (TcpSocket::new_v6()?, Ipv6Addr::new(0, 0, 0, 0, 0, 0, 0, 6).into()),
     };
-    // ::6 is an address only where somebody added it; without it the kernel chooses.
+    // ::6 exists only where it was added to the interface; otherwise the kernel chooses the source.
     let _ = socket.bind(SocketAddr::new(from, 0));
     let stream = socket.connect(to).await?;
     stream.set_nodelay(true)?;
@@ -55,12 +55,12 @@ pub(crate) async fn connect(to: SocketAddr) -> io::Result<TcpStream> {
 }
 
 impl Get {
-    /// Sends the request and reads the answer.
+    /// Sends the request and reads the response.
     pub(crate) async fn send(self) -> io::Result<Got> {
         let stream = connect(self.to).await?;
         if !self.tls {
             return match self.clone().http1(stream).await {
-                // An application that speaks HTTP/2 only says so first, in bytes that are no answer of the older one.
+                // An application that supports only HTTP/2 sends its preface first, which is not an HTTP/1 response.
                 Err(error) if is_no_http1(&error) => {
                     let again = connect(self.to).await?;
                     self.http2(again).await
@@ -115,7 +115,7 @@ impl Get {
         *request.method_mut() = Method::GET;
         *request.uri_mut() = uri;
         *request.headers_mut() = self.headers.clone();
-        // These belong to one connection, not to the request.
+        // These headers belong to one connection or body, not to the request; the HTTP library sets its own.
         for name in [
             "connection",
             "host",

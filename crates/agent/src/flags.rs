@@ -1,13 +1,13 @@
-//! The command line of `proxy`, as Istio's templates of all years write it.
+//! The command line of `proxy`, as Istio's injection templates of all versions write it.
 //!
-//! What is not known is accepted and named in a warning: a template that is newer or older than we are must still
-//! start its pod. Values are not judged here.
+//! Unknown flags are accepted with a warning, because the pods of newer and older templates must still start. Values are
+//! not validated here.
 // istio: cobra with unknown flags allowed; `--flag value` and `--flag=value` for texts, `--flag` and `--flag=false`
 // for switches.
 
 use std::collections::BTreeMap;
 
-/// Flags that take a value: today's, those of 1.5, and ours.
+/// Flags with a value: current ones, those of Istio 1.5, and remora's own.
 const TEXTS: &[&str] = &[
     "applicationPorts",
     "binaryPath",
@@ -56,7 +56,7 @@ const TEXTS: &[&str] = &[
     "zipkinAddress",
 ];
 
-/// Flags that are on or off.
+/// Boolean flags.
 const SWITCHES: &[&str] = &[
     "controlPlaneBootstrap",
     "disableInternalTelemetry",
@@ -65,23 +65,23 @@ const SWITCHES: &[&str] = &[
     "profiling",
 ];
 
-/// What was typed.
+/// The parsed command line.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Flags {
-    /// The first word that is no flag: `sidecar`.
+    /// The first argument that is not a flag: `sidecar`.
     pub role: Option<String>,
     values: BTreeMap<String, String>,
-    /// What was not understood, as it was typed.
+    /// Unknown arguments, unchanged.
     pub unknown: Vec<String>,
 }
 
-/// A command line that cannot be understood.
+/// A flag has no value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("--{0} needs a value")]
 pub struct MissingValue(pub String);
 
 impl Flags {
-    /// Reads the words after `proxy`.
+    /// Parses the arguments after `proxy`.
     pub fn parse(words: &[String]) -> Result<Self, MissingValue> {
         let mut flags = Self::default();
         let mut words = words.iter().map(String::as_str).peekable();
@@ -110,7 +110,7 @@ impl Flags {
             } else {
                 flags.unknown.push(word.to_owned());
                 if attached.is_none() {
-                    // Most likely its value.
+                    // Most likely the value of the unknown flag.
                     words.next_if(|next| !next.starts_with('-'));
                 }
                 continue;

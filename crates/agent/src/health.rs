@@ -1,7 +1,7 @@
-//! How the application feels, for a control plane that wants to know: workloads that no kubelet looks after.
+//! Health checks of the application for the control plane: for workloads that no kubelet probes, such as VMs.
 //!
-//! The application is asked again and again, once the proxy serves; so often in a row must it answer, or not, before
-//! that counts. Only changes are told.
+//! The agent probes the application periodically once the sidecar is ready. The success and failure thresholds count
+//! consecutive results. Only changes of the health are reported.
 // istio: readinessProbe of the ProxyConfig, with the kubelet's fields and defaults.
 
 use crate::children::Children;
@@ -16,7 +16,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// How to ask, how often, and when it counts.
+/// A health check: the probe, its period and its thresholds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Schedule {
     question: Question,
@@ -50,13 +50,13 @@ impl Schedule {
         })
     }
 
-    /// Asks for ever, once the sidecar is ready.
+    /// Probes indefinitely, once the sidecar is ready.
     pub(crate) async fn follow(
         self,
         at: IpAddr,
         readiness: Readiness,
         children: Children,
-        told: watch::Sender<Option<Health>>,
+        changes: watch::Sender<Option<Health>>,
     ) {
         readiness.settled().await;
         tokio::time::sleep(self.delay).await;
@@ -67,7 +67,7 @@ impl Schedule {
                 Err(_) => Err(format!("no answer in {} s", self.timeout.as_secs())),
             };
             if let Some(health) = count.next(answer, self.success, self.failure) {
-                told.send_replace(Some(health));
+                changes.send_replace(Some(health));
             }
             tokio::time::sleep(self.period).await;
         }
@@ -97,12 +97,12 @@ impl Schedule {
     }
 }
 
-/// A command; one that takes too long is ended.
+/// A running command; it is killed on drop, for example after a timeout.
 struct Running(crate::children::Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Most often it has ended.
+        // Usually it has exited already.
         let _ = self.0.signal(process::KILL);
     }
 }
@@ -133,7 +133,7 @@ fn question(value: &Value) -> Result<Question, SettingsError> {
     Ok(Question::Command(words))
 }
 
-/// Counts answers of one kind in a row.
+/// Counts consecutive equal results.
 #[derive(Debug, Default)]
 struct Count {
     healthy: Option<bool>,
@@ -142,7 +142,7 @@ struct Count {
 }
 
 impl Count {
-    /// What there is to tell after an answer, if it changes anything.
+    /// Adds a result. Returns the health if it changed.
     fn next(&mut self, answer: Result<(), String>, success: u64, failure: u64) -> Option<Health> {
         let good = answer.is_ok();
         self.row = if self.last == Some(good) { self.row + 1 } else { 1 };
@@ -167,7 +167,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn only_changes_that_last_are_told() {
+    fn only_lasting_changes_are_reported() {
         let mut count = Count::default();
         let sick = || Err("refused".to_owned());
         assert_eq!(count.next(Ok(()), 2, 3), None);
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_have_the_kubelets_defaults_and_mistakes_are_said() {
+    fn fields_have_the_kubelets_defaults_and_mistakes_are_reported() {
         let schedule = Schedule::parse(&json!({"tcpSocket": {"port": 8080}})).unwrap();
         assert_eq!(
             (

@@ -1,8 +1,8 @@
-//! HTTP for people and probes: one small server under all of the agent's ports.
+//! HTTP for users and probes: one small server under all ports of the agent.
 //!
-//! HTTP/1 only. Every port is open to the whole network, so each has limits of its own: so many connections, so many of
-//! one client address, so long for a request's head. A port never stops accepting: the connection that matters least
-//! makes room (see [`remora_http::limits`]), and a kubelet is answered whatever other clients do.
+//! HTTP/1 only. Every port is reachable from the whole network, so each has its own limits: connections in total,
+//! connections per client address, and a timeout for the request head. A port never stops accepting: the least important
+//! connection is closed to make room (see [`remora_http::limits`]). So other clients cannot block the kubelet.
 
 use bytes::Bytes;
 use http::{Response, StatusCode};
@@ -15,19 +15,19 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use tokio::net::TcpListener;
 
-/// Connections of one port, of all clients and of one client address.
-const CONNECTIONS: usize = 512;
-const CONNECTIONS_PER_SOURCE: usize = 64;
+/// Connection limits of one port: in total and per client address.
+const MAX_CONNECTIONS: usize = 512;
+const MAX_CONNECTIONS_PER_SOURCE: usize = 64;
 
 pub(crate) type Request = http::Request<Incoming>;
 pub(crate) type Answer = Response<Full<Bytes>>;
 
-/// An answer with a status and a text.
+/// A response with a status and a text body.
 pub(crate) fn text(status: u16, body: impl Into<Bytes>) -> Answer {
     answer(status, "text/plain; charset=utf-8", body)
 }
 
-/// An answer with a status and a value.
+/// A response with a status and a JSON body.
 pub(crate) fn json(status: u16, value: &serde_json::Value) -> Answer {
     answer(status, "application/json", format!("{value}\n"))
 }
@@ -41,7 +41,7 @@ pub(crate) fn answer(status: u16, kind: &'static str, body: impl Into<Bytes>) ->
     response
 }
 
-/// The value of a word in a query.
+/// Value of a query parameter.
 pub(crate) fn query<'a>(request: &'a Request, name: &str) -> Option<&'a str> {
     let pairs = request.uri().query()?.split('&');
     pairs
@@ -49,7 +49,7 @@ pub(crate) fn query<'a>(request: &'a Request, name: &str) -> Option<&'a str> {
         .find_map(|(key, value)| (key == name).then_some(value))
 }
 
-/// For people and Prometheus: several requests on a connection, none of them slow to begin.
+/// For users and Prometheus: keep-alive, with a timeout for every request head.
 pub(crate) fn pages() -> Http1 {
     Http1 {
         keep_alive: true,
@@ -57,13 +57,13 @@ pub(crate) fn pages() -> Http1 {
     }
 }
 
-/// Serves on all listeners of a port until dropped. The handler learns the client's address.
+/// Serves on all listeners of a port until dropped. The handler receives the client's address.
 pub(crate) async fn serve<H, F>(listeners: Vec<TcpListener>, options: Http1, handler: H)
 where
     H: Fn(Request, SocketAddr) -> F + Clone + Send + Sync + 'static,
     F: Future<Output = Answer> + Send + 'static,
 {
-    let registry = Registry::new(Limits::new(CONNECTIONS, CONNECTIONS_PER_SOURCE));
+    let registry = Registry::new(Limits::new(MAX_CONNECTIONS, MAX_CONNECTIONS_PER_SOURCE));
     let mut accepting = tokio::task::JoinSet::new();
     for listener in listeners {
         let (registry, handler) = (Arc::clone(&registry), handler.clone());

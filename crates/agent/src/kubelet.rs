@@ -1,7 +1,7 @@
 //! Which clients are the kubelet of this pod's node.
 //!
-//! Hooks and probes of the application that go through the agent pass by the mesh's policies, because the kubelet has
-//! no certificate. So the agent must know the kubelet by its address. Which one the node uses to reach a pod depends on
+//! Hooks and probes that go through the agent bypass the mesh's policies, because the kubelet has no certificate. So the
+//! agent must recognise the kubelet by its address. Which one the node uses to reach a pod depends on
 //! the network plugin: the node's own address (`HOST_IP`), or the address of the bridge to which the pod is connected,
 //! which is the pod's default gateway. Where a plugin uses yet another one (OVN-Kubernetes: the management port of the
 //! node), `REMORA_KUBELET_SOURCES` names it, as addresses or ranges separated by commas.
@@ -11,7 +11,7 @@ use remora_pod::cidr::Cidr;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Names the addresses of kubelets that are not found otherwise.
+/// Environment variable with additional kubelet addresses.
 pub(crate) const VARIABLE: &str = "REMORA_KUBELET_SOURCES";
 
 /// Addresses from which hooks may be run.
@@ -59,7 +59,7 @@ pub(crate) fn is_local(peer: IpAddr) -> bool {
     peer.is_loopback() && !is_carried(peer)
 }
 
-/// Whether the proxy connected for a client of the mesh. It uses these loopback addresses for nothing else.
+/// Whether the proxy connected on behalf of a client of the mesh. It uses these loopback addresses only for that.
 fn is_carried(peer: IpAddr) -> bool {
     let carried: [IpAddr; 2] = [
         Ipv4Addr::new(127, 0, 0, 6).into(),

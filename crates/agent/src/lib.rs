@@ -1,10 +1,10 @@
-//! The agent: what runs as the first process of a sidecar and makes it ready, keeps it certified and stops it last.
+//! The agent: PID 1 of a sidecar. It makes the sidecar ready, renews its certificate and stops it last.
 //!
-//! [`settings`] turns Istio's flags, environment and files into one value; [`sidecar`] walks it: sockets first, then
-//! certificate and discovery at the same time, then connections. [`readiness`] is what everybody may ask at any moment.
+//! [`settings`] turns Istio's flags, environment and files into one value; [`sidecar`] runs it: sockets first, then
+//! certificate and discovery at the same time, then connections. [`readiness`] can be queried at any time.
 //!
-//! Promises: readiness is answered from the start, with the stage that is missing; the exit code says what happened,
-//! 0 only after a stop that was asked for; every wait has an end.
+//! Promises: readiness probes are answered from the start, with the missing stage. The exit code is 0 only after a
+//! requested stop. Every wait has a timeout.
 
 mod access;
 mod application;
@@ -15,12 +15,12 @@ pub mod client;
 mod dial;
 pub mod envoy;
 mod fetch;
+mod file_stamp;
 pub mod flags;
 mod health;
 mod http;
 pub mod kubelet;
 mod log;
-mod look;
 mod metrics;
 mod output;
 pub mod probes;

@@ -1,26 +1,26 @@
-//! What the agent says. Libraries do not print: whoever starts the agent brings the place to say it.
+//! Log lines of the agent. Libraries do not print: the binary that starts the agent supplies the sink.
 
 use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
 
-/// How much a line matters.
+/// Severity of a log line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
-    /// Good to know.
+    /// Normal operation.
     Note,
-    /// Somebody should look.
+    /// An operator should look into it.
     Warning,
 }
 
 type Say = dyn Fn(Level, &str) + Send + Sync;
 
-/// Where lines go.
+/// Sink of the log lines.
 #[derive(Clone)]
 pub struct Log(Arc<Say>);
 
 impl Log {
-    /// Gives every line to `say`.
+    /// Passes every line to `say`.
     pub fn new(say: impl Fn(Level, &str) + Send + Sync + 'static) -> Self {
         Self(Arc::new(say))
     }

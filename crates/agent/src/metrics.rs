@@ -1,4 +1,4 @@
-//! What the agent counts about itself, under Istio's names.
+//! The agent's own metrics, under Istio's names.
 
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,18 +14,18 @@ pub(crate) struct AgentMetrics {
     pub(crate) failed_certificates: Counter,
     pub(crate) discovery_failures: Counter,
     pub(crate) failed_snapshots: Counter,
-    /// When the control plane stood by the configuration last, in seconds since 1970; 0 where nobody keeps account,
-    /// [`LIVE`] while it does.
+    /// When the control plane last confirmed the configuration, in Unix seconds; 0 if that is not tracked, [`LIVE`] while
+    /// the control plane is connected.
     confirmed: AtomicU64,
     /// Microseconds from the start to readiness; 0 before.
     startup: AtomicU64,
-    /// Seconds since 1970; 0 without a certificate.
+    /// Expiry of the certificate in Unix seconds; 0 without a certificate.
     expiry: AtomicU64,
 }
 
 const LIVE: u64 = u64::MAX;
 
-/// Only goes up.
+/// A monotonic counter.
 #[derive(Debug, Default)]
 pub(crate) struct Counter(AtomicU64);
 
@@ -52,18 +52,18 @@ impl AgentMetrics {
         self.expiry.store(seconds(until), Ordering::Relaxed);
     }
 
-    /// The control plane stands by the configuration; or did so last at that time.
+    /// The control plane confirms the configuration (`None`), or last confirmed it at that time.
     pub(crate) fn configuration_is(&self, last: Option<SystemTime>) {
         let value = last.map_or(LIVE, |time| seconds(time).max(1));
         self.confirmed.store(value, Ordering::Relaxed);
     }
 
-    /// All of them in the text format.
+    /// All metrics in the Prometheus text format.
     pub(crate) fn render(&self, now: SystemTime) -> String {
         let mut text = String::new();
         let mut last = String::new();
         let mut write = |name: &str, kind: &str, labels: &str, value: String| {
-            // Once for all lines of a name. Writing to a string cannot fail.
+            // The type line comes once per metric name. Writing to a string cannot fail.
             if last != name {
                 let _ = writeln!(text, "# TYPE istio_agent_{name} {kind}");
                 name.clone_into(&mut last);

@@ -1,8 +1,8 @@
-//! The pod's certificate as files for other programs: key, chain and roots, exchanged as one.
+//! The pod's certificate as files for other programs: key, chain and roots, replaced atomically.
 //!
-//! As Kubernetes does it: the files are links through `..data`, which is a link to the directory of one set. One rename
-//! exchanges all of them; a reader never sees a key of one set beside a certificate of another.
-// istio: the names; differs from istio: one exchange instead of three writes, because readers saw halves.
+//! The layout is that of Kubernetes: the files are links through `..data`, which links to the directory of one set. One
+//! rename replaces all of them, so a reader never combines the key of one set with the certificate of another.
+// istio: the names; differs from istio: one rename instead of three writes, because readers saw partial updates.
 
 use remora_mtls::Pem;
 use std::fs;
@@ -11,16 +11,16 @@ use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-/// Names that are tried.
-const ATTEMPTS: u128 = 1000;
+/// Directory names that are tried before giving up.
+const MAX_ATTEMPTS: u128 = 1000;
 const DATA: &str = "..data";
 const NAMES: [&str; 3] = ["key.pem", "cert-chain.pem", "root-cert.pem"];
 
-/// Writes a set and makes it the one in force.
+/// Writes a set of files and activates it.
 pub(crate) fn write(directory: &Path, pem: &Pem) -> io::Result<()> {
     fs::create_dir_all(directory)?;
     let before = fs::read_link(directory.join(DATA)).ok();
-    let set = fresh(directory)?;
+    let set = create_set_directory(directory)?;
     let written = fill(&directory.join(&set), pem).and_then(|()| {
         replace_link(directory, Path::new(&set), DATA)?;
         for name in NAMES {
@@ -32,7 +32,7 @@ pub(crate) fn write(directory: &Path, pem: &Pem) -> io::Result<()> {
         }
         Ok(())
     });
-    // The one that is not in force any more, or never was.
+    // The previous set, or the new one if it could not be activated.
     let unused = match &written {
         Ok(()) => before,
         Err(_) => Some(PathBuf::from(&set)),
@@ -45,18 +45,18 @@ pub(crate) fn write(directory: &Path, pem: &Pem) -> io::Result<()> {
     written
 }
 
-/// Only directories that were made here are ever removed.
+/// Whether this module created the directory; only such directories are removed.
 fn is_set(path: &Path) -> bool {
     let name = path.to_str().unwrap_or_default();
     name.starts_with("..set-") && !name.contains('/')
 }
 
-/// A directory for one set; nobody else may look into it before it is in force.
-fn fresh(directory: &Path) -> io::Result<String> {
-    // A name is not used twice: a reader may hold the one before for a while.
+/// Creates the directory of a new set.
+fn create_set_directory(directory: &Path) -> io::Result<String> {
+    // Names are not reused: a reader may still use the previous directory for a while.
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     let first = now.unwrap_or_default().as_nanos();
-    for number in first..first.saturating_add(ATTEMPTS) {
+    for number in first..first.saturating_add(MAX_ATTEMPTS) {
         let name = format!("..set-{number}");
         match fs::DirBuilder::new().mode(0o755).create(directory.join(&name)) {
             Ok(()) => return Ok(name),
@@ -76,7 +76,7 @@ fn fill(set: &Path, pem: &Pem) -> io::Result<()> {
             .mode(mode)
             .open(set.join(name))?;
         file.write_all(text.as_bytes())?;
-        // A disk that is full says so here, before anything is exchanged.
+        // A full disk fails here, before the links are replaced.
         file.sync_all()?;
     }
     Ok(())
@@ -107,7 +107,7 @@ mod tests {
     fn a_reader_sees_one_set_or_the_other() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("certs");
-        // Left behind by others.
+        // Left behind by another program.
         fs::create_dir(&path).unwrap();
         fs::write(path.join("key.pem"), "old").unwrap();
         write(&path, &pem("1")).unwrap();

@@ -1,10 +1,10 @@
-//! The application's probes and hooks, which the injector sent through the agent.
+//! The application's probes and hooks, which the injector redirected to the agent.
 //!
-//! The kubelet asks the agent on a path that names the container and the probe; the agent asks the application what the
-//! kubelet would have asked, from inside the pod, and passes the status on. Nothing else goes through in either
-//! direction: of the kubelet's headers its `User-Agent` and `Accept` (those of the probe's own are in the
-//! configuration), of the application's answer no body, which the kubelet would not use. The application takes the
-//! agent for a client that was let in, so a client must not be able to say anything to it this way.
+//! The kubelet calls the agent on a path that names the container and the probe. The agent sends the kubelet's original
+//! probe to the application, from inside the pod, and returns the status. Nothing else is forwarded in either direction:
+//! of the kubelet's headers only `User-Agent` and `Accept` (the probe's own headers are in the configuration), and no
+//! body of the response, which the kubelet does not use. The application treats the agent as an authorised client, so
+//! other clients must not be able to send data to the application this way.
 
 mod grpc;
 
@@ -20,27 +20,27 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Semaphore;
 
-// istio: how much of an application's answer is read; how many redirects are followed.
-const LARGEST_BODY: usize = 10 << 10;
-const MOST_REDIRECTS: usize = 10;
-/// For probes without a time of their own: somebody must end them.
-const LONGEST: Duration = Duration::from_mins(1);
-/// Probes of the kubelet at once; more are a mistake somewhere.
-const AT_ONCE: usize = 64;
-/// Probes for other clients at once, all together and of one client address.
-const OTHERS_AT_ONCE: usize = 16;
-const OTHERS_PER_SOURCE: usize = 2;
+// istio: limits for the body of the application's response and for redirects.
+const MAX_BODY_BYTES: usize = 10 << 10;
+const MAX_REDIRECTS: usize = 10;
+/// Upper limit of a probe's timeout, and the timeout of probes without one.
+const MAX_PROBE_TIMEOUT: Duration = Duration::from_mins(1);
+/// Concurrent probes of the kubelet.
+const MAX_KUBELET_PROBES: usize = 64;
+/// Concurrent probes of other clients, in total and per client address.
+const MAX_OTHER_PROBES: usize = 16;
+const MAX_OTHER_PROBES_PER_SOURCE: usize = 2;
 
-/// On whose behalf the application is asked.
+/// The client that triggers a probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Origin {
     /// The kubelet, or a process of this pod.
     Kubelet,
-    /// A client at this address, of which nothing is known.
+    /// An unknown client at this address.
     Other(IpAddr),
 }
 
-/// What to ask the application.
+/// The request of a probe.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Action {
     Http {
@@ -62,7 +62,7 @@ pub(crate) struct Probe {
     timeout: Duration,
 }
 
-/// `ISTIO_KUBE_APP_PROBERS` that cannot be followed.
+/// Why `ISTIO_KUBE_APP_PROBERS` is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ProbesError {
     /// Not a JSON object.
@@ -71,12 +71,12 @@ pub enum ProbesError {
     /// Not a path of the agent.
     #[error("{0} is not a path of a probe")]
     Path(String),
-    /// A probe that asks nothing, or too much.
+    /// A probe without an action, or with several.
     #[error("the probe {path} {why}")]
     Probe {
-        /// Which.
+        /// Path of the probe.
         path: String,
-        /// What is wrong.
+        /// The problem.
         why: &'static str,
     },
 }
@@ -105,7 +105,7 @@ impl Probes {
     }
 }
 
-/// `/app-health/CONTAINER/livez` and its like.
+/// Whether the path has the form `/app-health/CONTAINER/livez`.
 fn is_path(path: &str) -> bool {
     let parts: Vec<&str> = path.split('/').collect();
     let ["", kind, container, what] = parts[..] else {
@@ -151,13 +151,15 @@ impl Probe {
             port: port.ok_or("has no port that is a number")?,
             timeout: timeout
                 .filter(|seconds| *seconds > 0)
-                .map_or(LONGEST, |seconds| Duration::from_secs(seconds).min(LONGEST)),
+                .map_or(MAX_PROBE_TIMEOUT, |seconds| {
+                    Duration::from_secs(seconds).min(MAX_PROBE_TIMEOUT)
+                }),
         })
     }
 }
 
 impl Probe {
-    /// The status of the application's answer.
+    /// Sends the probe; returns the status of the application's response.
     async fn ask(&self, at: IpAddr, incoming: &HeaderMap) -> io::Result<StatusCode> {
         let to = SocketAddr::new(at, self.port);
         match &self.action {
@@ -167,7 +169,7 @@ impl Probe {
         }
     }
 
-    /// Whether the application passes, as the kubelet judges; if not, why.
+    /// Whether the probe succeeds by the kubelet's rules; if not, why.
     pub(crate) async fn passes(&self, at: IpAddr) -> Result<(), String> {
         match self.ask(at, &HeaderMap::new()).await {
             Ok(status) if status.as_u16() < 400 => Ok(()),
@@ -188,11 +190,11 @@ fn headers(action: &Value) -> Vec<(String, String)> {
         .collect()
 }
 
-/// Asks the application of this pod.
+/// Runs the probes of this pod's application.
 #[derive(Debug)]
 pub(crate) struct Prober {
     probes: Probes,
-    /// Where the application is asked: the pod's address, as the kubelet would.
+    /// Address of the application: that of the pod, as for the kubelet.
     application: IpAddr,
     kubelet: Semaphore,
     others: Semaphore,
@@ -204,20 +206,20 @@ impl Prober {
         Arc::new(Self {
             probes,
             application,
-            kubelet: Semaphore::new(AT_ONCE),
-            others: Semaphore::new(OTHERS_AT_ONCE),
-            per_source: SourceLimiter::new(OTHERS_PER_SOURCE),
+            kubelet: Semaphore::new(MAX_KUBELET_PROBES),
+            others: Semaphore::new(MAX_OTHER_PROBES),
+            per_source: SourceLimiter::new(MAX_OTHER_PROBES_PER_SOURCE),
         })
     }
 
-    /// Answers a probe or a hook. A client that is not the kubelet learns the status only, and its headers are not read.
+    /// Answers a probe or a hook. A client that is not the kubelet receives the status only, and its headers are ignored.
     pub(crate) async fn answer(&self, path: &str, headers: &HeaderMap, origin: Origin) -> Answer {
         let Some(probe) = self.probes.0.get(path) else {
             return answers::text(400, "no such probe\n");
         };
         let (status, why) = match origin {
             Origin::Kubelet => match self.kubelet.try_acquire() {
-                Ok(_permit) => self.ask(probe, &passed_on(headers)).await,
+                Ok(_permit) => self.ask(probe, &forwarded_headers(headers)).await,
                 Err(_) => return answers::text(500, "too many probes at once\n"),
             },
             Origin::Other(source) => {
@@ -232,7 +234,7 @@ impl Prober {
         answers::text(status.as_u16(), why)
     }
 
-    /// The application's status, or 500 and why there is none.
+    /// The application's status, or 500 and the reason.
     async fn ask(&self, probe: &Probe, headers: &HeaderMap) -> (StatusCode, String) {
         let to = SocketAddr::new(self.application, probe.port);
         let asked = probe.ask(self.application, headers);
@@ -245,8 +247,8 @@ impl Prober {
     }
 }
 
-/// What the application is told of the kubelet's request.
-fn passed_on(incoming: &HeaderMap) -> HeaderMap {
+/// The headers of the kubelet's request that are forwarded to the application.
+fn forwarded_headers(incoming: &HeaderMap) -> HeaderMap {
     let mut headers = HeaderMap::new();
     for name in [http::header::USER_AGENT, http::header::ACCEPT] {
         if let Some(value) = incoming.get(&name) {
@@ -256,7 +258,7 @@ fn passed_on(incoming: &HeaderMap) -> HeaderMap {
     headers
 }
 
-/// The kubelet's request, as the application would have got it.
+/// The request that the kubelet would have sent to the application.
 fn get(incoming: &HeaderMap, to: SocketAddr, path: &str, tls: bool, own: &[(String, String)]) -> Get {
     let mut headers = incoming.clone();
     // k8s: the address the kubelet dials, unless the probe names another host.
@@ -274,11 +276,11 @@ fn get(incoming: &HeaderMap, to: SocketAddr, path: &str, tls: bool, own: &[(Stri
         host,
         path: path.to_owned(),
         headers,
-        most: LARGEST_BODY,
+        most: MAX_BODY_BYTES,
     }
 }
 
-/// A host with another port.
+/// Replaces the port of a host.
 fn with_port(host: &str, port: u16) -> String {
     let name = match host.rsplit_once(':') {
         Some((name, old)) if old.bytes().all(|byte| byte.is_ascii_digit()) => name,
@@ -289,24 +291,24 @@ fn with_port(host: &str, port: u16) -> String {
 
 // k8s: redirects on the same host are followed, others are a success by themselves.
 async fn follow(mut get: Get) -> io::Result<StatusCode> {
-    for _ in 0..=MOST_REDIRECTS {
+    for _ in 0..=MAX_REDIRECTS {
         let got = get.clone().send().await?;
         let next = got
             .headers
             .get(http::header::LOCATION)
             .filter(|_| got.status.is_redirection())
-            .and_then(|location| elsewhere(&get, location.to_str().ok()?));
+            .and_then(|location| redirect_target(&get, location.to_str().ok()?));
         match next {
             Some(next) => get = next,
             None if got.status.is_redirection() => return Ok(StatusCode::OK),
             None => return Ok(got.status),
         }
     }
-    Err(io::Error::other(format!("more than {MOST_REDIRECTS} redirects")))
+    Err(io::Error::other(format!("more than {MAX_REDIRECTS} redirects")))
 }
 
-/// The request a redirect asks for, if it stays on the host.
-fn elsewhere(get: &Get, location: &str) -> Option<Get> {
+/// The request for a redirect, if it stays on the same host.
+fn redirect_target(get: &Get, location: &str) -> Option<Get> {
     if location.starts_with('/') && !location.starts_with("//") {
         return Some(Get {
             path: location.to_owned(),

@@ -1,4 +1,4 @@
-//! Whether the sidecar may be used, as an event: asked at any moment, waited for without polling.
+//! Readiness of the sidecar: it can be queried at any time, and awaited without polling.
 
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -6,16 +6,16 @@ use std::fmt;
 use std::time::SystemTime;
 use tokio::sync::watch;
 
-/// What must have happened once before the pod may use its sidecar.
+/// Stages that must be reached once before the sidecar is ready.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stage {
     /// The sockets listen.
     Sockets,
-    /// There is a certificate.
+    /// The sidecar has a certificate.
     Certificate,
-    /// Discovery said everything once.
+    /// Discovery delivered the whole configuration once.
     Configuration,
-    /// Connections are taken.
+    /// The proxy accepts connections.
     Proxy,
 }
 
@@ -34,37 +34,37 @@ impl fmt::Display for Stage {
     }
 }
 
-/// How far the sidecar has come.
+/// Progress of the sidecar's start.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct State {
     reached: Vec<Stage>,
-    /// The last thing that went wrong on the way to a stage.
+    /// The last error on the way to a stage.
     trouble: BTreeMap<Stage, String>,
-    /// The configuration is a kept one, which the control plane stood by last at that time.
+    /// Set while the configuration comes from disk: when the control plane last confirmed it.
     kept: Option<SystemTime>,
     stopping: bool,
 }
 
 impl State {
-    /// Stages that are still to come.
+    /// Stages that are not reached yet.
     pub fn missing(&self) -> Vec<Stage> {
         let missing = |stage: &Stage| !self.reached.contains(stage);
         Stage::ALL.into_iter().filter(missing).collect()
     }
 
-    /// Whether the sidecar may be used.
+    /// Whether the sidecar is ready.
     pub fn is_ready(&self) -> bool {
         !self.stopping && self.missing().is_empty()
     }
 
-    /// Whether it is on its way out.
+    /// Whether the sidecar is stopping.
     pub fn is_stopping(&self) -> bool {
         self.stopping
     }
 
-    /// What readiness answers: a status and why.
+    /// Response of the readiness endpoint: status and body.
     pub fn answer(&self, now: SystemTime) -> (u16, serde_json::Value) {
-        let (status, mut answer) = self.judge();
+        let (status, mut answer) = self.evaluate();
         if let Some(confirmed) = self.kept {
             let age = now.duration_since(confirmed).unwrap_or_default().as_secs();
             answer["configuration"] = json!({"from": "last good", "age_seconds": age});
@@ -72,7 +72,7 @@ impl State {
         (status, answer)
     }
 
-    fn judge(&self) -> (u16, serde_json::Value) {
+    fn evaluate(&self) -> (u16, serde_json::Value) {
         if self.stopping {
             return (503, json!({"ready": false, "reason": "stopping"}));
         }
@@ -93,7 +93,7 @@ impl State {
     }
 }
 
-/// Shared by everybody who brings readiness about or asks for it.
+/// Readiness, shared by the tasks that reach the stages and by those that report them.
 #[derive(Debug, Clone)]
 pub struct Readiness(watch::Sender<State>);
 
@@ -104,7 +104,7 @@ impl Default for Readiness {
 }
 
 impl Readiness {
-    /// A stage is reached. It is never left again: what is lost later is trouble, not a step back.
+    /// Marks a stage as reached. It stays reached: a later failure is reported as trouble and does not reset it.
     pub fn reach(&self, stage: Stage) {
         self.0.send_if_modified(|state| {
             let new = !state.reached.contains(&stage);
@@ -115,15 +115,15 @@ impl Readiness {
         });
     }
 
-    /// Something went wrong on the way to a stage.
+    /// Records an error on the way to a stage.
     pub fn trouble(&self, stage: Stage, why: String) {
         self.0.send_modify(|state| {
             state.trouble.insert(stage, why);
         });
     }
 
-    /// Makes do with a kept configuration, if there is no other. Says whether that was so.
-    pub fn make_do(&self, confirmed: SystemTime) -> bool {
+    /// Uses the configuration from disk, unless discovery already delivered one. Returns whether it is used.
+    pub fn use_last_good(&self, confirmed: SystemTime) -> bool {
         self.0.send_if_modified(|state| {
             let needed = !state.reached.contains(&Stage::Configuration);
             if needed {
@@ -134,37 +134,37 @@ impl Readiness {
         })
     }
 
-    /// The configuration that is on its way in is a kept one.
-    pub fn ages(&self, confirmed: SystemTime) {
+    /// Marks the configuration that is being loaded as one from disk.
+    pub fn set_last_good(&self, confirmed: SystemTime) {
         self.0.send_modify(|state| state.kept = Some(confirmed));
     }
 
-    /// The control plane stands by the configuration in force.
+    /// The control plane confirmed the current configuration.
     pub fn confirmed(&self) {
         self.0.send_if_modified(|state| state.kept.take().is_some());
     }
 
-    /// From now on the sidecar is not ready, for good.
+    /// The sidecar stops: it is never ready again.
     pub fn stop(&self) {
         self.0.send_modify(|state| state.stopping = true);
     }
 
-    /// How far it is.
+    /// Current state.
     pub fn state(&self) -> State {
         self.0.borrow().clone()
     }
 
-    /// Ready when a stage is reached.
+    /// Completes when a stage is reached.
     pub async fn reached(&self, stage: Stage) {
         let mut states = self.0.subscribe();
-        // The sender lives as long as we do.
+        // `self` holds the sender, so the channel stays open.
         let _ = states.wait_for(|state| state.reached.contains(&stage)).await;
     }
 
-    /// Ready when the answer of readiness can no longer become better: ready, or stopping.
+    /// Completes when waiting longer cannot help: the sidecar is ready, or stopping.
     pub async fn settled(&self) {
         let mut states = self.0.subscribe();
-        // The sender lives as long as we do.
+        // `self` holds the sender, so the channel stays open.
         let _ = states.wait_for(|state| state.is_ready() || state.stopping).await;
     }
 }
@@ -218,9 +218,9 @@ mod tests {
     }
 
     #[test]
-    fn a_kept_configuration_is_said_with_its_age_until_the_control_plane_stands_by_it() {
+    fn a_kept_configuration_is_reported_with_its_age_until_the_control_plane_confirms_it() {
         let readiness = Readiness::default();
-        assert!(readiness.make_do(NOW));
+        assert!(readiness.use_last_good(NOW));
         let (_, answer) = readiness.state().answer(NOW + Duration::from_secs(90));
         assert_eq!(
             answer["configuration"],
@@ -229,6 +229,6 @@ mod tests {
         assert_eq!(answer["missing"], json!(["sockets", "certificate", "proxy"]));
         readiness.confirmed();
         assert_eq!(readiness.state().answer(NOW).1.get("configuration"), None);
-        assert!(!readiness.make_do(NOW), "there is a better one");
+        assert!(!readiness.use_last_good(NOW), "there is a better one");
     }
 }

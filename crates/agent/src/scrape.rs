@@ -1,6 +1,6 @@
 //! One page of metrics for the whole pod: the agent's, the proxy's and the application's.
 //!
-//! An application that cannot be scraped is counted and left out: the others' metrics are worth more than none.
+//! An application that cannot be scraped is counted and left out, so that the other metrics are still delivered.
 
 use crate::fetch::Get;
 use crate::http::{self as answers, Answer};
@@ -12,31 +12,31 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-// istio: the largest page of an application.
-const LARGEST_PAGE: usize = 10 << 20;
-/// Prometheus says how long it waits; a little less is left for us.
+// istio: size limit of an application's page.
+const MAX_PAGE_BYTES: usize = 10 << 20;
+/// Prometheus sends its scrape timeout; the agent uses slightly less.
 const TIMEOUT_HEADER: &str = "x-prometheus-scrape-timeout-seconds";
-const USUAL_TIMEOUT: Duration = Duration::from_secs(10);
+const DEFAULT_SCRAPE_TIMEOUT: Duration = Duration::from_secs(10);
 const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 const OPEN_METRICS: &str = "application/openmetrics-text";
 const END: &str = "# EOF";
 // istio: ports of the sidecar, where no application is.
-const RESERVED: [u16; 9] = [15000, 15001, 15004, 15006, 15008, 15020, 15021, 15053, 15090];
+const SIDECAR_PORTS: [u16; 9] = [15000, 15001, 15004, 15006, 15008, 15020, 15021, 15053, 15090];
 
-/// Where an application has its metrics.
+/// Metrics endpoint of an application.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Target {
     port: u16,
     path: String,
 }
 
-/// `ISTIO_PROMETHEUS_ANNOTATIONS` that cannot be followed.
+/// Why `ISTIO_PROMETHEUS_ANNOTATIONS` is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TargetsError {
     /// Not JSON.
     #[error("ISTIO_PROMETHEUS_ANNOTATIONS is not a JSON object")]
     Json,
-    /// Not a port of an application.
+    /// The port belongs to the sidecar, or is invalid.
     #[error("the metrics port {0} is not a port of an application")]
     Port(String),
 }
@@ -64,7 +64,7 @@ pub fn targets(text: &str) -> Result<Vec<Target>, TargetsError> {
         let number = port
             .parse()
             .ok()
-            .filter(|port| *port != 0 && !RESERVED.contains(port));
+            .filter(|port| *port != 0 && !SIDECAR_PORTS.contains(port));
         let path = value.get("path").and_then(scalar);
         Ok(Target {
             port: number.ok_or(TargetsError::Port(port))?,
@@ -80,18 +80,18 @@ pub fn targets(text: &str) -> Result<Vec<Target>, TargetsError> {
     }
 }
 
-/// Where the proxy has its metrics.
+/// Source of the proxy's metrics.
 #[derive(Debug)]
 pub(crate) enum ProxyMetrics {
-    /// Here.
+    /// The built-in proxy, in this process.
     BuiltIn(Arc<Metrics>),
-    /// On this port of an Envoy.
+    /// Envoy, on this port.
     Envoy(u16),
-    /// Nobody has any, or they are asked for elsewhere.
+    /// None, or they are scraped from another port.
     None,
 }
 
-/// Everybody whose metrics are on the page.
+/// All sources of the merged page.
 #[derive(Debug)]
 pub(crate) struct Scraper {
     pub(crate) agent: Arc<AgentMetrics>,
@@ -99,7 +99,7 @@ pub(crate) struct Scraper {
     pub(crate) targets: Vec<Target>,
 }
 
-/// One application's page.
+/// The page of one application.
 struct Page {
     text: String,
     kind: String,
@@ -110,7 +110,7 @@ impl Scraper {
     pub(crate) fn proxy_page(&self) -> Answer {
         match &self.proxy {
             ProxyMetrics::BuiltIn(metrics) => answers::answer(200, TEXT, metrics.render()),
-            // Envoy has that port itself.
+            // Envoy serves that port itself.
             ProxyMetrics::Envoy(_) | ProxyMetrics::None => answers::text(404, "ask Envoy\n"),
         }
     }
@@ -154,7 +154,7 @@ impl Scraper {
             port,
             path: "/stats/prometheus".to_owned(),
         };
-        // Without the reader's wishes: Envoy's page is text, whatever is asked for.
+        // Without the scraper's `Accept` header: Envoy always returns the text format.
         let page = fetch(target, HeaderMap::new()).await;
         if page.is_none() {
             self.agent.failed_proxy_scrapes.count();
@@ -168,7 +168,7 @@ async fn fetch(target: Target, incoming: HeaderMap) -> Option<Page> {
     let timeout = said
         .and_then(|text| text.parse().ok())
         .and_then(|seconds: f64| Duration::try_from_secs_f64(seconds).ok())
-        .unwrap_or(USUAL_TIMEOUT)
+        .unwrap_or(DEFAULT_SCRAPE_TIMEOUT)
         .min(Duration::from_mins(1));
     let mut headers = HeaderMap::new();
     for name in [
@@ -187,7 +187,7 @@ async fn fetch(target: Target, incoming: HeaderMap) -> Option<Page> {
         host: format!("localhost:{}", target.port),
         path: target.path,
         headers,
-        most: LARGEST_PAGE,
+        most: MAX_PAGE_BYTES,
     };
     let got = tokio::time::timeout(timeout.mul_f64(0.9), get.send())
         .await
@@ -206,7 +206,8 @@ async fn fetch(target: Target, incoming: HeaderMap) -> Option<Page> {
     })
 }
 
-/// The page and its type. It is the applications' type if they agree; the one end that `OpenMetrics` wants is at the end.
+/// The merged page and its content type: that of the applications if they agree. `OpenMetrics` requires exactly one end
+/// marker, at the end.
 fn merge(own: &str, pages: &[Page]) -> (String, String) {
     let open = !pages.is_empty() && pages.iter().all(|page| page.kind.starts_with(OPEN_METRICS));
     let kind = match pages {
@@ -228,7 +229,7 @@ fn merge(own: &str, pages: &[Page]) -> (String, String) {
     (kind, text)
 }
 
-/// Our own text for readers of `OpenMetrics`, where the type of a counter is said of its name without `_total`.
+/// The agent's own metrics as `OpenMetrics`, where the type line of a counter omits the suffix `_total`.
 fn open_metrics(own: &str) -> String {
     own.lines()
         .map(|line| {
@@ -238,7 +239,7 @@ fn open_metrics(own: &str) -> String {
             match counter {
                 Some(name) => match name.strip_suffix("_total") {
                     Some(family) => format!("# TYPE {family} counter\n"),
-                    // Without the ending it is no counter there.
+                    // `OpenMetrics` requires the suffix for a counter.
                     None => format!("# TYPE {name} unknown\n"),
                 },
                 None => format!("{line}\n"),
@@ -249,7 +250,7 @@ fn open_metrics(own: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{LARGEST_PAGE, Page, ProxyMetrics, Scraper, Target, TargetsError, merge, targets};
+    use super::{MAX_PAGE_BYTES, Page, ProxyMetrics, Scraper, Target, TargetsError, merge, targets};
     use http::HeaderMap;
     use http_body_util::BodyExt as _;
     use std::sync::Arc;
@@ -314,9 +315,9 @@ mod tests {
     }
 
     /// Bytes of a line.
-    const LINE: usize = 64;
+    const LINE_BYTES: usize = 64;
 
-    /// An application whose page has so many bytes.
+    /// An application whose page has `bytes` bytes.
     async fn application(bytes: usize) -> u16 {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -329,10 +330,10 @@ mod tests {
             let line = format!(
                 "{:0<width$}\n",
                 "many_metrics_of_an_application 1",
-                width = LINE - 1
+                width = LINE_BYTES - 1
             );
-            for _ in 0..bytes / LINE {
-                // Whoever reads may have enough.
+            for _ in 0..bytes / LINE_BYTES {
+                // The client may close the connection at its limit.
                 if stream.write_all(line.as_bytes()).await.is_err() {
                     return;
                 }
@@ -343,8 +344,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_page_that_is_too_long_is_left_out_and_counted() {
-        assert_eq!(LARGEST_PAGE % LINE, 0);
-        for (bytes, failures) in [(LARGEST_PAGE, 0), (LARGEST_PAGE + LINE, 1)] {
+        assert_eq!(MAX_PAGE_BYTES % LINE_BYTES, 0);
+        for (bytes, failures) in [(MAX_PAGE_BYTES, 0), (MAX_PAGE_BYTES + LINE_BYTES, 1)] {
             let scraper = Scraper {
                 agent: Arc::default(),
                 proxy: ProxyMetrics::BuiltIn(Arc::default()),

@@ -3,15 +3,15 @@
 //! | name | what |
 //! |---|---|
 //! | `default` | the workload's certificate with its key |
-//! | `ROOTCA` | whom the mesh believes |
+//! | `ROOTCA` | the trusted roots of the mesh |
 //! | `file-cert:CERT~KEY` | a pair of files |
 //! | `file-root:BUNDLE` | a file of roots; `file-root:system` for the system's |
 //!
-//! Promises: a secret is answered once it is there and sent again when it changes; a pair of files is sent only when
-//! its parts belong together, so a change seen halfway is waited for; what was sent stays in force when its files
-//! break. A name that can never be answered ends the stream with the reason, which makes Envoy say it and try again.
-// istio: state of the world only. differs from istio: incremental streams are answered as well, because Envoy asks
-// so when it is told to.
+//! Promises: a secret is sent as soon as it exists, and again when it changes. A pair of files is sent only when key and
+//! certificate match, so a partial update is never sent. A secret that was sent stays in force when its files become
+//! invalid. A name that can never exist ends the stream with the reason, so that Envoy logs it and retries.
+// istio: state of the world only. differs from istio: delta streams are answered as well, because Envoy uses them if it
+// is configured to.
 
 mod secret;
 
@@ -36,46 +36,47 @@ use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::{ReceiverStream, UnixListenerStream};
 use tonic::{Request, Response, Status, Streaming};
 
-/// How often files are looked at while somebody uses them. Looking is a few system calls; reading happens on change.
-const LOOK: Duration = Duration::from_millis(250);
+/// Interval between two checks of the files that a client subscribes to. A check is a few system calls; files are read
+/// only when they change.
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Something worth a line.
+/// Events of the secret service, for the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Notice {
-    /// A secret went to somebody, for the first time or anew.
+    /// A secret was sent to a client, for the first time or after a change.
     Sent {
-        /// Which.
+        /// Name of the secret.
         name: String,
     },
-    /// Somebody cannot use a secret.
+    /// A client refused a secret (NACK).
     Refused {
-        /// What it said.
+        /// The client's error message.
         why: String,
     },
     /// A changed file cannot be used; what was sent before stays.
     Kept {
-        /// Of which secret.
+        /// Name of the secret.
         name: String,
-        /// Why.
+        /// Why the files cannot be used.
         why: String,
     },
 }
 
-/// Told about everything.
-pub type Tell = Arc<dyn Fn(&Notice) + Send + Sync>;
+/// Callback for events.
+pub type OnNotice = Arc<dyn Fn(&Notice) + Send + Sync>;
 
-/// The workload's certificate in force, for everybody who is asked for it.
+/// The workload's current certificate and roots, for all streams.
 #[derive(Debug, Clone)]
 pub struct Secrets {
     shown: watch::Sender<Option<Arc<Pem>>>,
     parts: Arc<Mutex<Parts>>,
 }
 
-/// What is shown, before it is put together.
+/// The parts that the secrets are assembled from.
 #[derive(Debug, Default)]
 struct Parts {
     certificate: Option<Pem>,
-    /// Roots that are believed besides those of the authority.
+    /// Trusted roots in addition to those of the authority.
     more: String,
 }
 
@@ -89,12 +90,12 @@ impl Default for Secrets {
 }
 
 impl Secrets {
-    /// From now on this certificate. Everybody who asked for it is sent it.
+    /// Replaces the certificate. All subscribed clients receive it.
     pub fn install(&self, pem: Pem) {
         self.change(|parts| parts.certificate = Some(pem));
     }
 
-    /// From now on these roots are believed, too, and no others.
+    /// Replaces the additional trusted roots.
     pub fn believe(&self, roots: String) {
         self.change(|parts| parts.more = roots);
     }
@@ -104,7 +105,7 @@ impl Secrets {
         change(&mut parts);
         let shown = parts.certificate.as_ref().map(|pem| {
             Arc::new(Pem {
-                roots: together(&pem.roots, &parts.more),
+                roots: join_bundles(&pem.roots, &parts.more),
                 ..pem.clone()
             })
         });
@@ -112,19 +113,19 @@ impl Secrets {
     }
 }
 
-/// Both bundles in one.
-fn together(roots: &str, more: &str) -> String {
+/// Joins two bundles.
+fn join_bundles(roots: &str, more: &str) -> String {
     if more.is_empty() {
         return roots.to_owned();
     }
     format!("{}\n{more}", roots.trim_end())
 }
 
-/// Answers on a socket until `stop`.
+/// Serves on a socket until `stop`.
 pub async fn serve(
     listener: UnixListener,
     secrets: Secrets,
-    tell: Tell,
+    tell: OnNotice,
     stop: impl Future<Output = ()>,
 ) -> Result<(), tonic::transport::Error> {
     tonic::transport::Server::builder()
@@ -135,7 +136,7 @@ pub async fn serve(
 
 struct Service {
     secrets: Secrets,
-    tell: Tell,
+    tell: OnNotice,
 }
 
 type Outgoing<T> = ReceiverStream<Result<T, Status>>;
@@ -149,9 +150,7 @@ impl SecretDiscoveryService for Service {
         &self,
         request: Request<Streaming<DiscoveryRequest>>,
     ) -> Result<Response<Self::StreamSecretsStream>, Status> {
-        Ok(Response::new(
-            self.session(request.into_inner(), World::default()),
-        ))
+        Ok(Response::new(self.session(request.into_inner(), Sotw::default())))
     }
 
     async fn delta_secrets(
@@ -178,25 +177,25 @@ impl Service {
     }
 }
 
-/// What is asked for, with what is there.
+/// Subscribed secrets, with the version that was last sent.
 type Wanted = BTreeMap<String, (Name, Option<Held>)>;
 
-/// What differs between the two kinds of discovery.
+/// The differences between SotW and delta xDS.
 trait Protocol: Send + 'static {
     type Request: Send + 'static;
     type Response: Send + 'static;
 
-    /// Notes what is asked for. Gives the reason of a refusal.
+    /// Updates the subscriptions. Returns the error message of a NACK.
     fn receive(&mut self, request: Self::Request, wanted: &mut Wanted) -> Result<Option<String>, Status>;
 
-    /// What to say when everything wanted is there.
+    /// The next response, once every subscribed secret exists.
     fn next(&mut self, wanted: &Wanted) -> Option<Self::Response>;
 }
 
 struct Session<P> {
     protocol: P,
     certificate: watch::Receiver<Option<Arc<Pem>>>,
-    tell: Tell,
+    tell: OnNotice,
     wanted: Wanted,
 }
 
@@ -206,8 +205,8 @@ impl<P: Protocol> Session<P> {
         mut requests: Streaming<P::Request>,
         responses: mpsc::Sender<Result<P::Response, Status>>,
     ) {
-        let mut look = tokio::time::interval(LOOK);
-        look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut poll = tokio::time::interval(POLL_INTERVAL);
+        poll.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             let files = self.wanted.values().any(|(name, _)| name.is_file());
             tokio::select! {
@@ -221,10 +220,10 @@ impl<P: Protocol> Session<P> {
                 changed = self.certificate.changed() => if changed.is_err() {
                     return;
                 },
-                _ = look.tick(), if files => {}
+                _ = poll.tick(), if files => {}
                 () = responses.closed() => return,
             }
-            if let Err(status) = self.look() {
+            if let Err(status) = self.update() {
                 let _ = responses.send(Err(status)).await;
                 return;
             }
@@ -244,8 +243,8 @@ impl<P: Protocol> Session<P> {
         Ok(())
     }
 
-    /// Brings what is held up to date.
-    fn look(&mut self) -> Result<(), Status> {
+    /// Updates the subscribed secrets from their sources.
+    fn update(&mut self) -> Result<(), Status> {
         let certificate = self.certificate.borrow_and_update().clone();
         for (text, (name, held)) in &mut self.wanted {
             let name_of = || text.clone();
@@ -256,9 +255,9 @@ impl<P: Protocol> Session<P> {
                     (self.tell)(&Notice::Sent { name: name_of() });
                 }
                 Err(error) => match held {
-                    // Said once for each state of the files.
+                    // Reported once for each state of the files.
                     Some(held) => {
-                        if held.looked_at(error.stamp) {
+                        if held.mark_unusable(error.stamp) {
                             (self.tell)(&Notice::Kept {
                                 name: name_of(),
                                 why: error.why,
@@ -273,14 +272,14 @@ impl<P: Protocol> Session<P> {
     }
 }
 
-/// Everything that is wanted in one answer.
+/// State of the world: every response holds all subscribed secrets.
 #[derive(Default)]
-struct World {
+struct Sotw {
     sent: Option<BTreeMap<String, String>>,
     nonces: u64,
 }
 
-impl Protocol for World {
+impl Protocol for Sotw {
     type Request = DiscoveryRequest;
     type Response = DiscoveryResponse;
 
@@ -315,7 +314,7 @@ impl Protocol for World {
     }
 }
 
-/// What changed.
+/// Delta: a response holds the changed secrets.
 #[derive(Default)]
 struct Delta(delta::Server);
 
@@ -348,7 +347,7 @@ impl Protocol for Delta {
             (name.clone(), versioned)
         };
         let snapshot = Snapshot::new(complete(wanted)?.into_iter().map(resource));
-        // Its own encoder wrote it, so it can be read.
+        // Encoded by this process, so decoding cannot fail.
         self.0.next(SECRET, &snapshot)?.message().ok()
     }
 }
@@ -361,7 +360,7 @@ fn want(wanted: &mut Wanted, names: impl IntoIterator<Item = String>) -> Result<
     Ok(())
 }
 
-/// All that is wanted, or nothing while something is still missing.
+/// All subscribed secrets; `None` while one is missing.
 fn complete(wanted: &Wanted) -> Option<Vec<(&String, &Held)>> {
     let held = wanted
         .iter()

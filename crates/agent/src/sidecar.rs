@@ -345,7 +345,7 @@ impl Sidecar {
                 publish();
             }
         };
-        certificates.stay(identity, jitter(), &mut notice).await;
+        certificates.renew_forever(identity, jitter(), &mut notice).await;
     }
 
     /// Readiness fails from the moment the stop is asked for. Never done.

@@ -1,8 +1,8 @@
-//! The last good configuration on disk, so that a pod can start while the control plane is away.
+//! The last good configuration on disk, so that a pod can start while the control plane is unavailable.
 //!
-//! Opt-in. What discovery said and the proxy accepted is written after every change, whole or not at all, for the
-//! proxy's user only. It holds workloads, services and policies, or Envoy's resources; never secrets: a certificate for
-//! such a start comes from mounted files or from the directory where the agent was told to write its own.
+//! Opt-in. The configuration that discovery sent and the proxy accepted is written after every change, atomically and
+//! readable by the proxy's user only. It holds workloads, services and policies, or Envoy's resources; never secrets: a certificate for
+//! such a start comes from mounted files or from the directory configured for the agent's own certificate.
 //!
 //! A file that is damaged, too old, or of another pod is ignored with a warning. A disk that is full is a warning, too.
 
@@ -16,12 +16,12 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Where the last good configuration is kept.
+/// Location of the last good configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
     /// A directory that outlives the container.
     pub directory: PathBuf,
-    /// Older ones are not used.
+    /// Maximum age; an older configuration is not used.
     pub longest: Duration,
 }
 

@@ -9,15 +9,15 @@ use tokio::net::{TcpListener, UdpSocket};
 #[derive(Debug, thiserror::Error)]
 #[error("listen on {address}")]
 pub struct ListenError {
-    /// Where.
+    /// Address that could not be bound.
     pub address: SocketAddr,
-    /// Why not.
+    /// Error of the system.
     #[source]
     pub source: io::Error,
 }
 
 impl ListenError {
-    /// What a person can do about it.
+    /// How to fix it.
     pub fn hint(&self) -> Option<&'static str> {
         match self.source.kind() {
             io::ErrorKind::AddrInUse => {
@@ -31,7 +31,7 @@ impl ListenError {
     }
 }
 
-/// Listens on a port for IPv4 and IPv6. A pod without one of the families does without it.
+/// Listens on a port for IPv4 and IPv6. In a pod without one of the families only the other is used.
 pub(crate) fn everywhere(port: u16) -> Result<Vec<TcpListener>, ListenError> {
     on_all(port, TcpOptions::default())
 }
@@ -45,7 +45,7 @@ pub(crate) fn shared(port: u16) -> Result<Vec<TcpListener>, ListenError> {
     on_all(port, options)
 }
 
-/// The same, for connections that are captured without being redirected if `transparent`.
+/// The same, for captured connections; with `transparent` for TPROXY instead of REDIRECT.
 pub(crate) fn captured(port: u16, transparent: bool) -> Result<Vec<TcpListener>, ListenError> {
     let options = TcpOptions {
         transparent,
@@ -78,7 +78,7 @@ fn on(addresses: [SocketAddr; 2], options: TcpOptions) -> Result<Vec<TcpListener
     }
 }
 
-/// For those in the same pod only.
+/// Listens on loopback, for processes of the pod only.
 pub(crate) fn local(port: u16) -> Result<Vec<TcpListener>, ListenError> {
     let addresses = [
         SocketAddr::from((Ipv4Addr::LOCALHOST, port)),
@@ -87,7 +87,7 @@ pub(crate) fn local(port: u16) -> Result<Vec<TcpListener>, ListenError> {
     on(addresses, TcpOptions::default())
 }
 
-/// Sockets for names on the loopback addresses, where captured questions are sent.
+/// DNS sockets on the loopback addresses, to which captured queries are redirected.
 pub(crate) fn names(port: u16) -> Result<remora_proxy::dns::Sockets, ListenError> {
     let mut sockets = remora_proxy::dns::Sockets::default();
     for address in [
@@ -117,7 +117,7 @@ fn listen(address: SocketAddr, options: TcpOptions) -> io::Result<TcpListener> {
     TcpListener::from_std(listener)
 }
 
-/// The kernel has no such family, or it is switched off.
+/// Whether the error means that the kernel lacks the address family, or that it is disabled.
 fn is_absent(error: &io::Error) -> bool {
     const EAFNOSUPPORT: i32 = 97;
     error.raw_os_error() == Some(EAFNOSUPPORT) || error.kind() == io::ErrorKind::AddrNotAvailable

@@ -1,4 +1,4 @@
-//! What the agent answers on its ports.
+//! HTTP endpoints of the agent.
 //!
 //! | port | paths |
 //! |---|---|
@@ -28,18 +28,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Requests with `?wait=` that are held open, of all clients outside of the pod and of one client address.
-const WAITING: usize = 128;
-const WAITING_PER_SOURCE: usize = 16;
-/// Pages of metrics that are being collected, likewise.
-const SCRAPES: usize = 32;
-const SCRAPES_PER_SOURCE: usize = 8;
-/// Longer waits are cut to this: a connection is not held without end.
-const LONGEST_WAIT: Duration = Duration::from_mins(1);
-/// Tells a caller that its wait was understood.
-pub(crate) const WAITED: &str = "remora-waited";
+/// Limits for requests with `?wait=` that are held open: of all clients outside of the pod, and per client address.
+const MAX_WAITING: usize = 128;
+const MAX_WAITING_PER_SOURCE: usize = 16;
+/// The same limits for concurrent metrics scrapes.
+const MAX_SCRAPES: usize = 32;
+const MAX_SCRAPES_PER_SOURCE: usize = 8;
+/// Upper limit of `?wait=`, so that a connection is not held indefinitely.
+const MAX_WAIT: Duration = Duration::from_mins(1);
+/// Response header that confirms to the client that `?wait=` was honoured.
+pub(crate) const WAITED_HEADER: &str = "remora-waited";
 
-/// Everything that can be asked for.
+/// State behind the endpoints.
 #[derive(Debug)]
 pub(crate) struct Desk {
     pub(crate) readiness: Readiness,
@@ -47,23 +47,23 @@ pub(crate) struct Desk {
     pub(crate) prober: Arc<Prober>,
     pub(crate) kubelet: KubeletSources,
     pub(crate) strangers: Strangers,
-    /// Requests that wait for readiness.
+    /// Limit for requests that wait for readiness.
     pub(crate) waiting: Share,
-    /// Pages that are being collected.
+    /// Limit for metrics scrapes.
     pub(crate) scraping: Share,
     pub(crate) scraper: Scraper,
-    /// Metrics are for the pod itself only.
+    /// Whether metrics are served to processes of the pod only.
     pub(crate) private_metrics: bool,
 }
 
-/// Work that holds a connection open: bounded for all clients, and for each of them.
+/// Limit for work that holds a connection open: in total, and per client address.
 #[derive(Debug)]
 pub(crate) struct Share {
     all: Arc<Semaphore>,
     per_source: Arc<SourceLimiter>,
 }
 
-/// The right to one piece of work.
+/// Permit for one unit of work; released on drop.
 #[derive(Debug)]
 pub(crate) struct Granted {
     _all: Option<OwnedSemaphorePermit>,
@@ -72,11 +72,11 @@ pub(crate) struct Granted {
 
 impl Share {
     pub(crate) fn waiting() -> Self {
-        Self::new(WAITING, WAITING_PER_SOURCE)
+        Self::new(MAX_WAITING, MAX_WAITING_PER_SOURCE)
     }
 
     pub(crate) fn scraping() -> Self {
-        Self::new(SCRAPES, SCRAPES_PER_SOURCE)
+        Self::new(MAX_SCRAPES, MAX_SCRAPES_PER_SOURCE)
     }
 
     fn new(all: usize, per_source: usize) -> Self {
@@ -86,7 +86,7 @@ impl Share {
         }
     }
 
-    /// Processes of the pod itself do not compete with clients outside of it.
+    /// Processes of the pod do not count towards the total, so clients outside of it cannot use up their share.
     pub(crate) fn try_acquire(&self, source: IpAddr) -> Option<Granted> {
         let of_source = self.per_source.try_acquire(source)?;
         let all = if is_local(source) {
@@ -101,7 +101,7 @@ impl Share {
     }
 }
 
-/// Says once that a hook was refused: it may be the kubelet of an unusual network.
+/// Logs once that a hook was refused: the client may be a kubelet with an unexpected address.
 #[derive(Debug)]
 pub(crate) struct Strangers {
     log: Log,
@@ -177,7 +177,7 @@ fn origin(peer: IpAddr, kubelet: &KubeletSources) -> Origin {
     }
 }
 
-/// A hook does something to the application, so it is run for the kubelet only.
+/// A hook changes the state of the application, so it is run for the kubelet only.
 async fn hook(request: &Request, peer: IpAddr, desk: &Desk) -> Answer {
     match origin(peer, &desk.kubelet) {
         Origin::Kubelet => {
@@ -199,28 +199,28 @@ fn command(request: &Request, local: bool, desk: &Desk, asked: Asked) -> Answer 
         return http::text(405, "use POST\n");
     }
     desk.switch.ask(asked);
-    // istio: the answer of both.
+    // istio: the response of both endpoints.
     http::text(200, "OK")
 }
 
 async fn ready(request: &Request, peer: IpAddr, desk: &Desk) -> Answer {
     let wait = http::query(request, "wait").and_then(|text| text.parse().ok());
-    // A client with too many requests waiting gets its answer now.
+    // A client with too many waiting requests gets its response immediately.
     let granted = wait.and_then(|_| desk.waiting.try_acquire(peer));
     let wait = wait.filter(|_| granted.is_some());
-    let wait = wait.map(|millis| Duration::from_millis(millis).min(LONGEST_WAIT));
+    let wait = wait.map(|millis| Duration::from_millis(millis).min(MAX_WAIT));
     if let Some(wait) = wait {
-        // Time over is as good: then the answer says what is missing.
+        // After the timeout the response names the missing stage.
         let _ = tokio::time::timeout(wait, desk.readiness.settled()).await;
     }
     let state = desk.readiness.state();
     let (status, body) = state.answer(SystemTime::now());
     let mut answer = http::json(status, &body);
-    // One that stops will not be ready: asking again at once would only keep it busy.
+    // A stopping sidecar does not become ready. Without the header the client polls instead of retrying immediately.
     if wait.is_some() && !state.is_stopping() {
         answer
             .headers_mut()
-            .insert(WAITED, ::http::HeaderValue::from_static("true"));
+            .insert(WAITED_HEADER, ::http::HeaderValue::from_static("true"));
     }
     answer
 }

@@ -1,11 +1,12 @@
-//! When a sidecar that was asked to stop may go.
+//! When a stopping sidecar may exit.
 //!
-//! One deadline, from the pod's grace period or Istio's older knobs. Before it the sidecar goes as soon as nobody needs
-//! it: the application is gone and nothing is open. [`plan`] decides from the knobs and from what is known about the
-//! application; `conduct` walks the plan.
+//! There is one deadline, from the pod's grace period or from Istio's older settings. Before the deadline the sidecar
+//! exits as soon as it is not needed: the application is gone and no connection is open. [`plan`] decides from the
+//! settings and from the state of the application; `conduct` executes the plan.
 //!
-//! Whether the application is gone is told by the sockets it listens on, which a sidecar sees since it shares the
-//! network namespace. One that never listened cannot be followed; it is given Istio's fixed time.
+//! The sidecar shares the network namespace, so it sees the listening sockets of the application. When they are closed,
+//! the application is gone. An application that never listened gives no such signal, so it gets Istio's fixed drain
+//! time.
 
 use crate::application;
 use remora_proxy::Context;
@@ -14,45 +15,45 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-/// What is left of the grace period for ourselves, so that the end is ours and not a SIGKILL.
-const MARGIN: Duration = Duration::from_secs(1);
-// k8s: terminationGracePeriodSeconds where nothing is said.
-const USUAL_GRACE: Duration = Duration::from_secs(30);
-// istio: terminationDrainDuration where nothing is said.
-const USUAL_DRAIN: Duration = Duration::from_secs(5);
-/// How often it is looked whether we may go.
-const LOOK: Duration = Duration::from_millis(20);
-/// So often in a row must nobody need us.
-const LOOKS: u32 = 3;
+/// Part of the grace period reserved for the sidecar's own exit, so that the kubelet does not send SIGKILL first.
+const GRACE_PERIOD_MARGIN: Duration = Duration::from_secs(1);
+// k8s: the default of terminationGracePeriodSeconds.
+const DEFAULT_GRACE_PERIOD: Duration = Duration::from_secs(30);
+// istio: the default of terminationDrainDuration.
+const DEFAULT_TERMINATION_DRAIN: Duration = Duration::from_secs(5);
+/// Interval between two checks whether the sidecar may exit.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+/// Consecutive checks without need for the sidecar before it exits.
+const REQUIRED_QUIET_POLLS: u32 = 3;
 
-/// What was configured.
+/// Settings that decide when to exit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Knobs {
     /// `TERMINATION_GRACE_PERIOD_SECONDS`, if it is known.
     pub grace: Option<Duration>,
-    /// `terminationDrainDuration`, if somebody chose it.
+    /// `terminationDrainDuration`, if it is configured.
     pub termination_drain: Option<Duration>,
-    /// `drainDuration`: open connections are cut after it.
+    /// `drainDuration`: open connections are closed after it.
     pub drain: Duration,
     /// `EXIT_ON_ZERO_ACTIVE_CONNECTIONS`.
     pub exit_on_zero: bool,
-    /// `MINIMUM_DRAIN_DURATION`, which goes with it.
+    /// `MINIMUM_DRAIN_DURATION`, used with `exit_on_zero`.
     pub minimum_drain: Duration,
 }
 
-/// What is known about the application when the stop is asked for.
+/// State of the application when the stop is requested.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Application {
     /// The drain hook ran before: the kubelet stops a native sidecar when the application is gone.
     Gone,
-    /// It listens.
+    /// The application listens on a port.
     Listens,
-    /// It does not; it may be there all the same.
+    /// It does not listen; it may be running all the same.
     Unknown,
 }
 
 impl Application {
-    /// What is known now. `hooked`: the drain hook ran.
+    /// The current state. `hooked`: the drain hook ran.
     pub(crate) fn now(hooked: bool, ours: &[u16]) -> Self {
         match (hooked, application::listens(ours)) {
             (true, _) => Self::Gone,
@@ -62,40 +63,43 @@ impl Application {
     }
 }
 
-/// Between when and when to go.
+/// The time window for the exit, counted from the stop request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Plan {
-    /// Not before, even if nothing is open.
+    /// Not before this time, even if no connection is open.
     pub earliest: Duration,
-    /// Not after, even if something is.
+    /// Not after this time, even if connections are open.
     pub latest: Duration,
-    /// In between: only when the application no longer listens.
+    /// In between, exit only when the application no longer listens.
     pub follow: bool,
 }
 
 /// The rules, in this order:
 ///
-/// 1. The deadline is what was chosen, or else the grace period; never more than the grace period that is known, and
-///    never more than the drain time.
-/// 2. With exit-on-zero the old minimum counts, then only connections.
+/// 1. The deadline is the configured drain time, or else the grace period; never more than the known grace period, and
+///    never more than `drainDuration`.
+/// 2. With exit-on-zero the minimum drain time applies, then only connections count.
 /// 3. When the application is gone already, only connections count.
-/// 4. An application that listens is followed.
-/// 5. One that does not gets the time Istio gives every application.
-// differs from istio: with exit-on-zero the deadline counts too, because SIGKILL is no way to end a drain; without it
-// the sidecar stays longer than 5 s while it is needed, and less when it is not.
+/// 4. If the application listens, the sidecar waits until it no longer does.
+/// 5. Otherwise the application gets Istio's fixed drain time.
+// differs from istio: with exit-on-zero the deadline applies too, because SIGKILL would break open connections; without
+// it the sidecar stays longer than 5 s while it is needed, and exits earlier when it is not.
 pub fn plan(knobs: &Knobs, application: Application) -> Plan {
-    let bound = |grace: Duration| grace.saturating_sub(MARGIN).max(grace / 2);
+    let bound = |grace: Duration| grace.saturating_sub(GRACE_PERIOD_MARGIN).max(grace / 2);
     let known = knobs.grace.map(bound);
     let chosen = knobs.termination_drain.filter(|_| !knobs.exit_on_zero);
     let latest = chosen
-        .unwrap_or_else(|| known.unwrap_or(bound(USUAL_GRACE)))
+        .unwrap_or_else(|| known.unwrap_or(bound(DEFAULT_GRACE_PERIOD)))
         .min(known.unwrap_or(Duration::MAX))
         .min(knobs.drain.max(chosen.unwrap_or_default()));
     let (earliest, follow) = match application {
         _ if knobs.exit_on_zero => (knobs.minimum_drain, false),
         Application::Gone => (Duration::ZERO, false),
         Application::Listens => (Duration::ZERO, true),
-        Application::Unknown => (knobs.termination_drain.unwrap_or(USUAL_DRAIN), false),
+        Application::Unknown => (
+            knobs.termination_drain.unwrap_or(DEFAULT_TERMINATION_DRAIN),
+            false,
+        ),
     };
     Plan {
         earliest: earliest.min(latest),
@@ -104,20 +108,20 @@ pub fn plan(knobs: &Knobs, application: Application) -> Plan {
     }
 }
 
-/// How urgently the sidecar is asked to go. Later ones are more urgent; there is no way back.
+/// Stop requests, in order of urgency. A request is never withdrawn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Asked {
-    /// Not at all.
+    /// No request.
     Nothing,
-    /// Take no more work from outside, but stay: the drain hook.
+    /// Refuse new inbound work, but keep running: the drain hook.
     Drain,
-    /// Go when nobody needs you: SIGTERM.
+    /// Exit as soon as the sidecar is not needed: SIGTERM.
     Stop,
-    /// Go now: a second SIGTERM, `/quitquitquit`.
+    /// Exit now: a second SIGTERM, or `/quitquitquit`.
     Quit,
 }
 
-/// Carries the ask to everybody.
+/// Distributes the stop request to all tasks.
 #[derive(Debug, Clone)]
 pub struct StopSwitch(watch::Sender<Asked>);
 
@@ -128,7 +132,7 @@ impl Default for StopSwitch {
 }
 
 impl StopSwitch {
-    /// Asks.
+    /// Requests a stop; ignored if a more urgent request was made before.
     pub fn ask(&self, asked: Asked) {
         self.0.send_if_modified(|now| {
             let later = asked > *now;
@@ -139,7 +143,7 @@ impl StopSwitch {
         });
     }
 
-    /// SIGTERM: the second one is in a hurry.
+    /// Handles SIGTERM: the second one requests an immediate exit.
     pub fn terminate(&self) {
         let before = *self.0.borrow();
         self.ask(if before >= Asked::Stop {
@@ -149,30 +153,30 @@ impl StopSwitch {
         });
     }
 
-    /// What was asked for so far.
+    /// The most urgent request so far.
     pub fn asked(&self) -> Asked {
         *self.0.borrow()
     }
 
-    /// Ready when this, or something more urgent, is asked for.
+    /// Completes when this or a more urgent request is made.
     pub async fn reached(&self, asked: Asked) {
-        // The sender lives as long as we do.
+        // `self` holds the sender, so the channel stays open.
         let _ = self.0.subscribe().wait_for(|now| *now >= asked).await;
     }
 }
 
-/// Sees a proxy through its end; done when the proxy has been told to cut what is left.
+/// Drains and stops the built-in proxy. Completes after the proxy was instructed to close the remaining connections.
 ///
-/// While this is not done the proxy must be kept from ending by itself ([`Context::hold`]).
+/// Until then the caller must keep the proxy from ending by itself ([`Context::hold`]).
 pub(crate) async fn conduct(ctx: &Context, switch: &StopSwitch, knobs: &Knobs, ours: &[u16]) {
     switch.reached(Asked::Drain).await;
     let hooked = switch.asked() == Asked::Drain;
     if hooked {
-        // The application was not told yet, or is finishing: it decides how long it takes work.
-        let patience = plan(knobs, Application::Listens).latest / 2;
-        let deaf = until_deaf(ours, patience);
+        // The application has not received SIGTERM yet, or is finishing: it decides how long it accepts work.
+        let timeout = plan(knobs, Application::Listens).latest / 2;
+        let not_listening = until_not_listening(ours, timeout);
         tokio::select! {
-            () = deaf => {}
+            () = not_listening => {}
             () = switch.reached(Asked::Stop) => {}
         }
         ctx.drain().advance(Phase::Draining);
@@ -188,29 +192,29 @@ pub(crate) async fn conduct(ctx: &Context, switch: &StopSwitch, knobs: &Knobs, o
     ctx.drain().advance(Phase::Cut);
 }
 
-/// Ready when the application no longer listens, or after `patience`.
-pub(crate) async fn until_deaf(ours: &[u16], patience: Duration) {
-    let end = Instant::now() + patience;
+/// Completes when the application no longer listens, or after `timeout`.
+pub(crate) async fn until_not_listening(ours: &[u16], timeout: Duration) {
+    let end = Instant::now() + timeout;
     while application::listens(ours) && Instant::now() < end {
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
 
 async fn until_unneeded(ctx: &Context, plan: &Plan, ours: &[u16]) {
     let started = Instant::now();
-    // New work from outside is taken for as long as the application takes it, so that callers who have not heard of the
-    // stop yet are not turned away; not for ever, since some applications never stop listening.
+    // New inbound work is accepted for as long as the application listens, so that clients whose endpoint list is
+    // outdated are not refused. The time is bounded, because some applications never stop listening.
     if plan.follow {
-        until_deaf(ours, plan.latest / 2).await;
+        until_not_listening(ours, plan.latest / 2).await;
     }
     ctx.drain().advance(Phase::Draining);
     let mut quiet = 0;
-    while quiet < LOOKS {
+    while quiet < REQUIRED_QUIET_POLLS {
         let needed = started.elapsed() < plan.earliest
             || ctx.open() > 0
             || (plan.follow && application::listens(ours));
         quiet = if needed { 0 } else { quiet + 1 };
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
 
@@ -229,7 +233,7 @@ mod tests {
         }
     }
 
-    /// Each row: knobs, what is known, and between when and when.
+    /// Each row: settings, state of the application, and the expected window.
     #[test]
     fn one_deadline_from_all_knobs() {
         use Application::{Gone, Listens, Unknown};

@@ -1,28 +1,29 @@
-//! Waits until a sidecar is ready: what a `postStart` hook runs so that nothing starts before it.
+//! Waits until a sidecar is ready: run by a `postStart` hook, so that the application starts afterwards.
 //!
-//! The first look comes at once. A sidecar of ours is asked to answer when it is ready, so the end of the wait is an
-//! event; one that does not listen yet is tried again within milliseconds; others are asked once a period.
+//! The first request is sent immediately. A remora sidecar delays its response until it is ready, so the wait ends with
+//! an event. While the port refuses connections, requests are retried within milliseconds. Other sidecars are polled
+//! once per period.
 
 use crate::client::{self, Reply, Url};
-use crate::status::WAITED;
+use crate::status::WAITED_HEADER;
 use std::fmt::Write as _;
 use std::io;
 use std::time::{Duration, Instant};
 
-/// Between attempts while nothing listens.
-const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
-const LONGEST_PAUSE: Duration = Duration::from_millis(20);
+/// Backoff between attempts while the port refuses connections.
+const MIN_BACKOFF: Duration = Duration::from_millis(1);
+const MAX_BACKOFF: Duration = Duration::from_millis(20);
 
-/// How to wait.
+/// Parameters of the wait.
 #[derive(Debug, Clone)]
 pub struct Wait {
-    /// What to ask.
+    /// URL of the readiness endpoint.
     pub url: Url,
-    /// For how long altogether.
+    /// Timeout of the whole wait.
     pub timeout: Duration,
-    /// For how long each time.
+    /// Timeout of a single request.
     pub request_timeout: Duration,
-    /// The longest time between two looks.
+    /// Maximum time between two requests.
     pub period: Duration,
 }
 
@@ -38,7 +39,7 @@ impl Wait {
     /// Returns when the sidecar is ready.
     pub fn run(&self) -> Result<(), NotReady> {
         let until = Instant::now() + self.timeout;
-        let mut refused = SHORTEST_PAUSE;
+        let mut refused = MIN_BACKOFF;
         let (mut last, mut answered) = ("it was never asked".to_owned(), false);
         loop {
             let left = until.saturating_duration_since(Instant::now());
@@ -51,21 +52,21 @@ impl Wait {
             let asked = self.ask(left);
             let pause = match &asked {
                 Ok(reply) if reply.status == 200 => return Ok(()),
-                Ok(reply) if reply.header(WAITED).is_some() => Duration::ZERO,
+                Ok(reply) if reply.header(WAITED_HEADER).is_some() => Duration::ZERO,
                 Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
                     let pause = refused;
-                    refused = (refused * 2).min(LONGEST_PAUSE);
+                    refused = (refused * 2).min(MAX_BACKOFF);
                     pause.min(self.period)
                 }
                 _ => self.period,
             };
-            // The last attempt has little time; an answer of before says more than its silence.
+            // The last attempt has little time left; an earlier response says more than its timeout.
             let silent = matches!(&asked, Err(error) if error.kind() == io::ErrorKind::TimedOut);
             if !silent || !answered {
                 last = describe(&asked);
             }
             answered |= asked.is_ok();
-            // Nothing to wait for but time: nobody tells when another program starts to listen.
+            // There is no event for another process starting to listen, so the only option is to sleep.
             let end = (Instant::now() + pause).min(until);
             while let Some(left) = end
                 .checked_duration_since(Instant::now())

@@ -1,15 +1,15 @@
-//! Envoy's discovery stream, carried to the control plane.
+//! Proxies Envoy's discovery stream to the control plane.
 //!
-//! Envoy speaks to a unix socket; the agent speaks to the control plane, over TLS and with the pod's token, both read
-//! anew for every connection. Messages pass as they are.
+//! Envoy connects to a unix socket; the agent connects to the control plane, over TLS and with the pod's token. Roots and
+//! token are read again for every connection. Messages are forwarded unchanged.
 //!
-//! Promises: Envoy's stream outlives the control plane's. When the control plane goes away the agent dials again, with
-//! growing waits, and repeats what Envoy wants and already has, so that nothing is sent twice and nothing is lost. Of
-//! several streams of Envoy's only the newest lives. What Envoy accepts and refuses is told as it happens.
-// differs from istio: there Envoy's stream ends with the control plane's and Envoy waits up to 30 s before it asks
-// again; a proxy whose control plane comes up a moment later would be ready half a minute later.
+//! Promises: Envoy's stream outlives the control plane's. When that breaks, the agent reconnects with backoff and repeats
+//! Envoy's subscriptions and the versions it has, so that nothing is sent twice and nothing is lost. Of several streams
+//! of Envoy only the newest is served. Every ACK and NACK of Envoy is reported as an event.
+// differs from istio: there Envoy's stream ends with the control plane's and Envoy waits up to 30 s before it
+// reconnects; a proxy whose control plane comes up a moment later would be ready half a minute later.
 //!
-//! Does not understand resources, except those the agent itself asks for.
+//! Resources are not decoded, except those that the agent itself subscribes to.
 
 mod carry;
 mod kept;
@@ -28,85 +28,85 @@ use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::{Request, Status, Streaming};
 
-/// Something that happened on the way.
+/// Events of the proxied stream.
 #[derive(Debug)]
 pub enum Event {
     /// Envoy opened a stream.
     Opened(Protocol),
-    /// The control plane was reached.
+    /// The control plane is connected.
     Connected,
-    /// The control plane went away or could not be reached; it is dialled again.
+    /// The connection to the control plane ended or failed; the agent reconnects.
     Disconnected(ClientError),
-    /// Envoy took a response.
+    /// Envoy accepted a response (ACK).
     Accepted {
-        /// Of this type.
+        /// Type URL of the resources.
         type_url: String,
     },
-    /// Envoy refused a response.
+    /// Envoy refused a response (NACK).
     Refused {
-        /// Of this type.
+        /// Type URL of the resources.
         type_url: String,
-        /// What it said.
+        /// Envoy's error message.
         why: String,
     },
-    /// The agent could not use what it asked for itself.
+    /// The agent could not use a resource of its own subscription.
     NotUnderstood {
-        /// Of this type.
+        /// Type URL of the resources.
         type_url: String,
-        /// Why.
+        /// The reason.
         why: String,
     },
     /// Envoy closed its stream.
     Closed,
 }
 
-/// Told about everything.
-pub type Tell = Arc<dyn Fn(Event) + Send + Sync>;
+/// Callback for events.
+pub type OnEvent = Arc<dyn Fn(Event) + Send + Sync>;
 
-/// Uses a resource, or says why it cannot be used.
+/// Applies a resource, or returns why it cannot be used.
 pub type Use = Arc<dyn Fn(&[u8]) -> Result<(), String> + Send + Sync>;
 
-/// A type the agent itself asks for on Envoy's stream; one resource, which Envoy never sees.
+/// A subscription of the agent itself on Envoy's stream: one resource, which is not forwarded to Envoy.
 #[derive(Clone)]
 pub struct Own {
-    /// Its type URL.
+    /// Type URL of the resource.
     pub type_url: String,
-    /// Given every version of it.
+    /// Called with every version of the resource.
     pub apply: Use,
 }
 
-/// How the application feels, where the control plane wants to know.
+/// Health of the application, reported to the control plane.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Health {
-    /// It answers its probe.
+    /// The health check succeeds.
     Healthy,
-    /// It does not.
+    /// The health check fails, for this reason.
     Unhealthy(String),
 }
 
-/// What the proxy works with.
+/// The xDS proxy.
 #[derive(Clone)]
 pub struct XdsProxy {
-    /// Where discovery is.
+    /// The control plane.
     pub control_plane: ControlPlane,
-    /// What the agent asks for itself.
+    /// Subscriptions of the agent itself.
     pub own: Vec<Own>,
-    /// How the application feels; `None` while nobody knows, and for ever in a pod.
+    /// Health of the application; `None` until it is known. In a pod it stays `None`, because the kubelet probes.
     pub health: watch::Receiver<Option<Health>>,
-    /// What Envoy may start with while the control plane is away, if that is kept.
+    /// Configuration that Envoy may start with while the control plane is unavailable, if it is kept.
     pub last_good: Option<LastGood>,
-    /// Told about everything.
-    pub tell: Tell,
+    /// Callback for events.
+    pub tell: OnEvent,
 }
 
 impl XdsProxy {
-    /// Answers Envoy on a socket until `stop`.
+    /// Serves Envoy on a socket until `stop`.
     pub async fn serve(
         self,
         listener: UnixListener,
         stop: impl Future<Output = ()>,
     ) -> Result<(), tonic::transport::Error> {
-        // Counts Envoy's streams; a stream that is not the newest ends.
+        // Counts Envoy's streams; every stream but the newest ends.
         let newest = watch::Sender::new(0_u64);
         let accept = move |protocol, request: Request<Streaming<Bytes>>| {
             newest.send_modify(|number| *number += 1);

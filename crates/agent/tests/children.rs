@@ -1,4 +1,4 @@
-//! Children and orphans. A program of its own: everything that ends below it is reaped.
+//! Child processes and orphans. A separate test binary, because it reaps every descendant.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use remora_agent::children::Children;
@@ -18,6 +18,6 @@ async fn everybody_learns_how_their_child_ended_and_orphans_do_not_disturb() {
     assert_eq!(seven.ended().await.code(), Some(7), "asked again");
     assert_eq!(parent.ended().await.code(), Some(4));
     assert_eq!(killed.ended().await.signal(), Some(9));
-    // Its number may belong to somebody else by now: nothing is sent.
+    // The pid may belong to another process by now: no signal is sent.
     killed.signal(9).unwrap();
 }

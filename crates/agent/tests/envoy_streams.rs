@@ -1,4 +1,4 @@
-//! What Envoy talks to, without Envoy: secrets and discovery over unix sockets.
+//! The agent's services for Envoy, without Envoy: SDS and xDS over unix sockets.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on fails")]
 
 #[path = "envoy_streams/discovery.rs"]
@@ -13,8 +13,8 @@ use std::time::Duration;
 use tokio::net::UnixStream;
 use tonic::transport::{Channel, Endpoint};
 
-/// For anything that should happen at once.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Timeout for steps that normally complete immediately.
+const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A channel to a unix socket.
 fn channel(path: &Path) -> Channel {
@@ -27,5 +27,5 @@ fn channel(path: &Path) -> Channel {
 
 /// The result, or a failure after a while.
 async fn soon<T>(what: impl Future<Output = T>) -> T {
-    tokio::time::timeout(PATIENCE, what).await.unwrap()
+    tokio::time::timeout(TEST_TIMEOUT, what).await.unwrap()
 }

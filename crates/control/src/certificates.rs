@@ -3,9 +3,9 @@
 use crate::token::{Authenticator, Unidentified, caller, shown};
 use remora_http::Connection;
 use remora_mtls::{Authority, AuthorityError, SpiffeId};
+use remora_xds::csr_metadata;
 use remora_xds::proto::certificate::istio_certificate_service_server::IstioCertificateService;
 use remora_xds::proto::certificate::{IstioCertificateRequest, IstioCertificateResponse};
-use remora_xds::wishes::{BEHALF, wish};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, SystemTime};
 use tonic::metadata::MetadataMap;
@@ -59,7 +59,7 @@ impl Certificates {
         asked: &IstioCertificateRequest,
     ) -> Result<SpiffeId, Status> {
         let caller = caller(&*self.authenticator, metadata, connection).await?;
-        let Some(text) = wish(asked, BEHALF) else {
+        let Some(text) = csr_metadata::get(asked, csr_metadata::IMPERSONATED_IDENTITY) else {
             return Ok(caller);
         };
         let workload = spoken_for(&caller, text, &self.node_proxies).map_err(Status::permission_denied)?;

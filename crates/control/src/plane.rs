@@ -10,8 +10,8 @@ use crate::token::{Authenticator, FileTokens, TokensError, caller};
 use crate::{root_files, tls};
 use remora_http::{Connection, TlsConfig};
 use remora_mtls::{
-    Authority, AuthorityError, BootstrapError, InvalidSpiffeId, Kept, KeyError, PrivateKey, SpiffeId,
-    TrustDomains, bootstrap_server,
+    Authority, AuthorityError, AuthorityState, BootstrapError, InvalidSpiffeId, KeyError, PrivateKey,
+    SpiffeId, TrustDomains, bootstrap_server,
 };
 use remora_xds::delta::View;
 use remora_xds::proto::certificate::istio_certificate_service_server::IstioCertificateServiceServer;
@@ -155,7 +155,7 @@ impl Plane {
         settings: Settings,
         notice: impl Fn(&Notice) + Send + Sync + 'static,
     ) -> Result<Self, PlaneError> {
-        authority.limit(settings.longest_certificate_life);
+        authority.limit_lifetime(settings.longest_certificate_life);
         let server_config = server_config(&authority, &settings)?;
         Ok(Self {
             authority: Arc::new(RwLock::new(authority)),
@@ -251,9 +251,9 @@ impl Plane {
     }
 
     /// The authority as it would be kept.
-    pub fn kept(&self) -> Kept {
+    pub fn kept(&self) -> AuthorityState {
         let authority = self.authority.read().unwrap_or_else(PoisonError::into_inner);
-        authority.kept()
+        authority.state()
     }
 
     /// Works on the authority, to exchange its root for instance. The certificate of the control plane itself is

@@ -1,7 +1,7 @@
-//! A small certificate authority: short-lived certificates for workloads, one for the control plane, and the
-//! exchange of its own root without a moment in which two honest workloads do not believe each other.
+//! A small certificate authority: short-lived certificates for workloads, one for the control plane, and rotation of
+//! its own root. At every step of the rotation, workloads with old and new certificates trust each other.
 //!
-//! It issues for the identity its caller has established; what a request asks for besides its key is ignored.
+//! It issues for the identity that its caller has authenticated; of a request only the public key is used.
 
 use crate::{PrivateKey, SpiffeId};
 use rcgen::{
@@ -11,21 +11,21 @@ use rcgen::{
 use std::fmt;
 use std::time::{Duration, SystemTime};
 
-/// Clocks of a mesh differ.
+/// Certificates start this much in the past, because clocks in a mesh differ.
 // istio: two minutes.
 const BACKDATE: Duration = Duration::from_mins(2);
 
-/// Signs certificates.
+/// A certificate authority.
 #[derive(Debug)]
 pub struct Authority {
     active: Signer,
     next: Option<Signer>,
-    /// PEM of roots that are believed but sign nothing any more.
+    /// PEM of roots that are still trusted but no longer sign.
     retired: Vec<String>,
-    longest: Duration,
+    max_lifetime: Duration,
 }
 
-/// A root with its key.
+/// A root certificate with its key.
 #[derive(Debug)]
 struct Signer {
     pem: String,
@@ -33,23 +33,24 @@ struct Signer {
     not_after: SystemTime,
 }
 
-/// All an authority is, as PEM: to be kept where only the control plane reads.
+/// The complete state of an authority as PEM. It holds private keys: only the control plane may read the place where
+/// it is stored.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Kept {
-    /// The root that signs.
+pub struct AuthorityState {
+    /// Certificate of the root that signs.
     pub certificate: String,
-    /// Its key.
+    /// Key of the root that signs.
     pub key: String,
-    /// Certificate and key of the root that will sign.
+    /// Certificate and key of the next root, while one is being introduced.
     pub next: Option<(String, String)>,
-    /// Roots that signed, and are still believed; may be empty.
+    /// Former roots that are still trusted; may be empty.
     pub retired: String,
 }
 
-impl fmt::Debug for Kept {
+impl fmt::Debug for AuthorityState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Keys are never printed.
-        f.debug_struct("Kept")
+        f.debug_struct("AuthorityState")
             .field("certificate", &self.certificate)
             .field("next", &self.next.as_ref().map(|(certificate, _)| certificate))
             .field("retired", &self.retired)
@@ -57,74 +58,74 @@ impl fmt::Debug for Kept {
     }
 }
 
-/// How far the exchange of the root has come.
+/// Progress of a root rotation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RootRotation {
-    /// One root believed and signing.
+    /// No rotation: one root is trusted and signs.
     None,
-    /// A second one is believed already; the first one still signs.
+    /// The new root is trusted already; the old one still signs.
     Introduced,
-    /// The second one signs; the first one is still believed.
+    /// The new root signs; the old one is still trusted.
     Switched,
 }
 
-/// A certificate for somebody.
+/// An issued certificate.
 #[derive(Debug, Clone)]
 pub struct Issued {
     /// PEM, the leaf only.
     pub leaf: String,
-    /// PEM of every root to believe.
+    /// PEM of every trusted root.
     pub roots: String,
-    /// When it ends.
+    /// When the certificate expires.
     pub not_after: SystemTime,
 }
 
-/// The authority could not do it.
+/// Why the authority could not complete an operation.
 #[derive(Debug, thiserror::Error)]
 pub enum AuthorityError {
-    /// A root could not be made or read.
+    /// A root certificate could not be generated or read.
     #[error("prepare a root certificate")]
     Root(#[source] rcgen::Error),
-    /// No key for a root.
+    /// The key of a root could not be generated or read.
     #[error("prepare the key of a root certificate")]
     Key(#[from] crate::KeyError),
     /// The request is malformed or not signed by its key.
     #[error("read the certificate request")]
     Request(#[source] rcgen::Error),
-    /// Longer than allowed.
+    /// The requested lifetime exceeds the maximum.
     #[error("a certificate of {asked:?} was asked for, at most {longest:?} are given")]
     TooLong {
-        /// Wanted.
+        /// Requested lifetime.
         asked: Duration,
-        /// Allowed.
+        /// Maximum lifetime.
         longest: Duration,
     },
-    /// The root ends before the certificate could begin.
+    /// The root expires before the certificate would become valid.
     #[error("the root certificate has expired")]
     RootExpired,
     /// Signing failed.
     #[error("issue a certificate for {name}")]
     Issue {
-        /// For whom.
+        /// SPIFFE id or DNS names of the certificate.
         name: String,
-        /// Why.
+        /// Error of the certificate library.
         #[source]
         source: rcgen::Error,
     },
-    /// A step of a rotation out of turn.
+    /// A rotation step was called out of order.
     #[error("the exchange of the root is at {found:?}, this step needs {needed:?}")]
     Rotation {
-        /// Where it is.
+        /// Current state of the rotation.
         found: RootRotation,
-        /// Where it would have to be.
+        /// State that this step starts from.
         needed: RootRotation,
     },
 }
 
 impl Authority {
-    /// Longest certificate given unless said otherwise.
+    /// Default maximum lifetime of a certificate.
     // istio: MAX_WORKLOAD_CERT_TTL.
-    pub const LONGEST: Duration = Duration::from_hours(90 * 24);
+    pub const DEFAULT_MAX_LIFETIME: Duration = Duration::from_hours(90 * 24);
 
     /// A new self-signed root, valid from `now` for `life`.
     pub fn generate(organisation: &str, now: SystemTime, life: Duration) -> Result<Self, AuthorityError> {
@@ -136,24 +137,24 @@ impl Authority {
         Ok(Self::with(Signer::from_pem(certificate, key)?))
     }
 
-    /// What was [kept](Self::kept), in the middle of an exchange of the root as well.
-    pub fn from_kept(kept: &Kept) -> Result<Self, AuthorityError> {
-        let mut authority = Self::from_pem(&kept.certificate, &kept.key)?;
-        if let Some((certificate, key)) = &kept.next {
+    /// Restores an authority from its [state](Self::state), also in the middle of a root rotation.
+    pub fn from_state(state: &AuthorityState) -> Result<Self, AuthorityError> {
+        let mut authority = Self::from_pem(&state.certificate, &state.key)?;
+        if let Some((certificate, key)) = &state.next {
             authority.next = Some(Signer::from_pem(certificate, key)?);
         }
-        if !kept.retired.trim().is_empty() {
-            crate::certificate::certificates(&kept.retired)
+        if !state.retired.trim().is_empty() {
+            crate::certificate::certificates(&state.retired)
                 .map_err(|_| AuthorityError::Root(rcgen::Error::CouldNotParseCertificate))?;
-            authority.retired.push(kept.retired.clone());
+            authority.retired.push(state.retired.clone());
         }
         Ok(authority)
     }
 
     /// Everything that must survive a restart.
-    pub fn kept(&self) -> Kept {
+    pub fn state(&self) -> AuthorityState {
         let (certificate, key) = self.to_pem();
-        Kept {
+        AuthorityState {
             certificate,
             key,
             next: self
@@ -164,15 +165,15 @@ impl Authority {
         }
     }
 
-    /// Has the roots of another one from now on, and its own limit as before.
-    pub fn become_of(&mut self, other: Self) {
+    /// Takes over the roots of another authority and keeps its own maximum lifetime.
+    pub fn replace_roots_with(&mut self, other: Self) {
         *self = Self {
-            longest: self.longest,
+            max_lifetime: self.max_lifetime,
             ..other
         };
     }
 
-    /// When the root that signs ends.
+    /// When the signing root expires.
     pub fn not_after(&self) -> SystemTime {
         self.active.not_after
     }
@@ -182,16 +183,16 @@ impl Authority {
             active,
             next: None,
             retired: Vec::new(),
-            longest: Self::LONGEST,
+            max_lifetime: Self::DEFAULT_MAX_LIFETIME,
         }
     }
 
-    /// Refuses certificates longer than this from now on.
-    pub fn limit(&mut self, longest: Duration) {
-        self.longest = longest;
+    /// Refuses requests for a longer lifetime from now on.
+    pub fn limit_lifetime(&mut self, max_lifetime: Duration) {
+        self.max_lifetime = max_lifetime;
     }
 
-    /// PEM of every root workloads should believe now.
+    /// PEM of every root that workloads should trust now.
     pub fn roots(&self) -> String {
         let introduced = self.next.iter().map(|s| s.pem.as_str());
         std::iter::once(self.active.pem.as_str())
@@ -200,12 +201,12 @@ impl Authority {
             .collect()
     }
 
-    /// Certificate and key of the signing root, PEM, to be kept where only the control plane reads.
+    /// Certificate and key of the signing root as PEM. The key is secret: only the control plane may read it.
     pub fn to_pem(&self) -> (String, String) {
         (self.active.pem.clone(), self.active.key.to_pem())
     }
 
-    /// Signs the key of a request for `id`, whatever else the request says.
+    /// Signs the public key of a request for `id`. The names in the request are ignored.
     pub fn issue(
         &self,
         request_pem: &str,
@@ -229,7 +230,7 @@ impl Authority {
         )
     }
 
-    /// A certificate for a server known by DNS names (the control plane itself).
+    /// Issues a certificate for a server that clients verify by DNS name (the control plane itself).
     pub fn issue_server(
         &self,
         key: &PrivateKey,
@@ -260,10 +261,10 @@ impl Authority {
         life: Duration,
         now: SystemTime,
     ) -> Result<Issued, AuthorityError> {
-        if life > self.longest {
+        if life > self.max_lifetime {
             return Err(AuthorityError::TooLong {
                 asked: life,
-                longest: self.longest,
+                longest: self.max_lifetime,
             });
         }
         let not_after = (now + life).min(self.active.not_after);
@@ -300,7 +301,7 @@ impl Authority {
         })
     }
 
-    /// How far an exchange of the root has come.
+    /// Progress of the root rotation.
     pub fn rotation(&self) -> RootRotation {
         match (&self.next, self.retired.is_empty()) {
             (Some(_), _) => RootRotation::Introduced,
@@ -309,23 +310,23 @@ impl Authority {
         }
     }
 
-    /// First step: everybody learns to believe a new root. To be followed by [`switch_root`](Self::switch_root) when
-    /// every workload has received it.
+    /// First step: workloads start to trust a new root. Call [`switch_root`](Self::switch_root) when every workload has
+    /// received it.
     pub fn introduce_root(
         &mut self,
         organisation: &str,
         now: SystemTime,
         life: Duration,
     ) -> Result<(), AuthorityError> {
-        self.at(RootRotation::None)?;
+        self.require_rotation(RootRotation::None)?;
         self.next = Some(Signer::generate(organisation, now, life)?);
         Ok(())
     }
 
-    /// Second step: the new root signs. To be followed by [`retire_root`](Self::retire_root) when the last
-    /// certificate of the old one was replaced.
+    /// Second step: the new root signs. Call [`retire_root`](Self::retire_root) when the last certificate of the old
+    /// root has been replaced.
     pub fn switch_root(&mut self) -> Result<(), AuthorityError> {
-        self.at(RootRotation::Introduced)?;
+        self.require_rotation(RootRotation::Introduced)?;
         if let Some(next) = self.next.take() {
             let old = std::mem::replace(&mut self.active, next);
             self.retired.push(old.pem);
@@ -333,14 +334,14 @@ impl Authority {
         Ok(())
     }
 
-    /// Last step: the old root is believed no more.
+    /// Last step: the old root is no longer trusted.
     pub fn retire_root(&mut self) -> Result<(), AuthorityError> {
-        self.at(RootRotation::Switched)?;
+        self.require_rotation(RootRotation::Switched)?;
         self.retired.clear();
         Ok(())
     }
 
-    fn at(&self, needed: RootRotation) -> Result<(), AuthorityError> {
+    fn require_rotation(&self, needed: RootRotation) -> Result<(), AuthorityError> {
         let found = self.rotation();
         if found == needed {
             Ok(())

@@ -1,7 +1,7 @@
-//! TLS to the control plane, where a workload has no certificate yet: the server is known by its DNS name and the
-//! mesh roots, the client by a token inside.
+//! TLS to the control plane, where a workload has no certificate yet: the client verifies the server by its DNS name
+//! and the mesh roots, and authenticates with a token inside the connection.
 //!
-//! This is the one place where DNS names count, and only for the control plane.
+//! Only here DNS names are verified, and only for the control plane.
 
 use crate::certificate::certificates;
 use crate::{CertificateError, PrivateKey, Roots, provider};
@@ -23,33 +23,33 @@ pub enum BootstrapError {
     Roots(#[from] rustls::client::VerifierBuilderError),
 }
 
-/// For the control plane: shows its certificate, asks for none. HTTP/2.
+/// For the control plane: presents its certificate and requests none from the client. HTTP/2 or HTTP/1.1.
 pub fn bootstrap_server(chain_pem: &str, key: &PrivateKey) -> Result<ServerConfig, BootstrapError> {
     let mut config = ServerConfig::builder_with_provider(provider::provider())
         .with_safe_default_protocol_versions()?
         .with_no_client_auth()
         .with_single_cert(certificates(chain_pem)?, key.der())?;
-    // gRPC needs the first; an API server may want the second.
+    // gRPC needs h2; an API server that calls a webhook may use HTTP/1.1.
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Ok(config)
 }
 
-/// For its clients: believes `roots` and the DNS name that is dialled. HTTP/2.
+/// For clients of the control plane: verifies the server by `roots` and its DNS name. HTTP/2.
 pub fn bootstrap_client(roots: &Roots) -> Result<ClientConfig, BootstrapError> {
-    Ok(http2(believing(roots)?.with_no_client_auth()))
+    Ok(http2(trusting(roots)?.with_no_client_auth()))
 }
 
-/// The same for a client that was given a certificate before.
+/// The same for a client that already has a certificate to authenticate with.
 pub fn bootstrap_client_as(
     roots: &Roots,
     chain_pem: &str,
     key: &PrivateKey,
 ) -> Result<ClientConfig, BootstrapError> {
-    let config = believing(roots)?.with_client_auth_cert(certificates(chain_pem)?, key.der())?;
+    let config = trusting(roots)?.with_client_auth_cert(certificates(chain_pem)?, key.der())?;
     Ok(http2(config))
 }
 
-fn believing(roots: &Roots) -> Result<ConfigBuilder<ClientConfig, WantsClientCert>, BootstrapError> {
+fn trusting(roots: &Roots) -> Result<ConfigBuilder<ClientConfig, WantsClientCert>, BootstrapError> {
     let mut store = RootCertStore::empty();
     for root in roots.der() {
         store.add(root.clone())?;

@@ -1,4 +1,4 @@
-//! Certificates as they travel: a leaf with its intermediates.
+//! Certificate chains: a leaf with its intermediates.
 
 use crate::SpiffeId;
 use rustls::pki_types::CertificateDer;
@@ -8,14 +8,14 @@ use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::FromDer;
 
-/// A leaf and its intermediates, leaf first, with what was read of the leaf.
+/// A leaf and its intermediates, leaf first, with the parsed fields of the leaf.
 #[derive(Debug, Clone)]
 pub struct Chain {
     pub(crate) der: Vec<CertificateDer<'static>>,
     pub(crate) leaf: Leaf,
 }
 
-/// What matters of a leaf.
+/// The fields of a leaf certificate that are used here.
 #[derive(Debug, Clone)]
 pub(crate) struct Leaf {
     pub(crate) id: SpiffeId,
@@ -23,13 +23,13 @@ pub(crate) struct Leaf {
     pub(crate) not_after: SystemTime,
 }
 
-/// A certificate that cannot be one of a workload.
+/// Why a certificate is not a workload certificate.
 #[derive(Debug, thiserror::Error)]
 pub enum CertificateError {
-    /// No PEM, or PEM of something else.
+    /// Not PEM, or PEM of something else.
     #[error("read certificates in PEM")]
     Pem(#[source] rustls::pki_types::pem::Error),
-    /// An empty text.
+    /// The PEM text holds no certificate.
     #[error("no certificate given")]
     Empty,
     /// Not X.509.
@@ -38,16 +38,16 @@ pub enum CertificateError {
     /// Bytes after the end of the certificate.
     #[error("{count} bytes follow the certificate")]
     Trailing {
-        /// How many.
+        /// Number of bytes.
         count: usize,
     },
     /// SPIFFE X509-SVID §2: exactly one URI name.
     #[error("a workload's certificate has one URI name, this one {count}")]
     UriNames {
-        /// How many were found.
+        /// Number of URI names found.
         count: usize,
     },
-    /// The URI name is no SPIFFE id.
+    /// The URI name is not a SPIFFE id.
     #[error("read the identity in a certificate")]
     Identity(#[from] crate::InvalidSpiffeId),
     /// A date before 1970 or beyond what the system can count.
@@ -63,23 +63,23 @@ impl Chain {
         Ok(Self { der, leaf })
     }
 
-    /// Whom the leaf names.
+    /// SPIFFE id of the leaf.
     pub fn id(&self) -> &SpiffeId {
         &self.leaf.id
     }
 
-    /// Until when it may be used.
+    /// End of the leaf's validity.
     pub fn not_after(&self) -> SystemTime {
         self.leaf.not_after
     }
 
-    /// From when on it may be used.
+    /// Start of the leaf's validity.
     pub fn not_before(&self) -> SystemTime {
         self.leaf.not_before
     }
 
-    /// When a new one should be asked for: after half of its life, moved by up to `jitter` (0.0 to 1.0) of a
-    /// fiftieth of it so that many workloads do not ask at once.
+    /// When to request a new certificate: at 49 to 51 % of the lifetime. `jitter` (0.0 to 1.0) selects the point, so
+    /// that workloads started together do not all renew at the same moment.
     // istio: pilot-agent renews at half life, give or take one percent.
     pub fn renew_at(&self, jitter: f64) -> SystemTime {
         let life = self

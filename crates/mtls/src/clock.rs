@@ -1,4 +1,4 @@
-//! What time it is, for everything that judges a certificate.
+//! The clock that certificate validity is checked against.
 
 use rustls::pki_types::UnixTime;
 use rustls::time_provider::TimeProvider;
@@ -6,17 +6,17 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// The system's clock, or another.
+/// The system clock, or one supplied by the caller.
 #[derive(Clone)]
 pub struct Clock(Arc<dyn Fn() -> SystemTime + Send + Sync>);
 
 impl Clock {
-    /// A clock of the caller's.
+    /// A clock that calls `now`; tests use this to move time.
     pub fn new(now: impl Fn() -> SystemTime + Send + Sync + 'static) -> Self {
         Self(Arc::new(now))
     }
 
-    /// What it shows.
+    /// Current time.
     pub fn now(&self) -> SystemTime {
         (self.0)()
     }

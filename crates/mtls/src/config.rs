@@ -9,9 +9,9 @@ use rustls::sign::CertifiedKey;
 use rustls::{ClientConfig, ServerConfig, SignatureScheme, SupportedProtocolVersion, version};
 use std::sync::Arc;
 
-/// What is spoken inside, which decides versions and ALPN.
+/// Protocol inside the TLS connection; decides the TLS versions and the ALPN list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Wire {
+pub enum AlpnProfile {
     /// HTTP/2 CONNECT tunnels: TLS 1.3 only, ALPN `h2`.
     Hbone,
     /// Bytes as between two Istio sidecars: TLS 1.2 or 1.3. The client offers `istio`, the server selects nothing.
@@ -19,14 +19,14 @@ pub enum Wire {
     Istio,
 }
 
-static NEWEST: [&SupportedProtocolVersion; 1] = [&version::TLS13];
-static NEW_AND_OLD: [&SupportedProtocolVersion; 2] = [&version::TLS13, &version::TLS12];
+static TLS13_ONLY: [&SupportedProtocolVersion; 1] = [&version::TLS13];
+static TLS12_AND_TLS13: [&SupportedProtocolVersion; 2] = [&version::TLS13, &version::TLS12];
 
-impl Wire {
+impl AlpnProfile {
     fn versions(self) -> &'static [&'static SupportedProtocolVersion] {
         match self {
-            Self::Hbone => &NEWEST,
-            Self::Istio => &NEW_AND_OLD,
+            Self::Hbone => &TLS13_ONLY,
+            Self::Istio => &TLS12_AND_TLS13,
         }
     }
 
@@ -50,17 +50,17 @@ impl Wire {
 #[error("build a TLS configuration")]
 pub struct ConfigError(#[from] rustls::Error);
 
-/// Always the one certificate of the workload, whatever the peer asks for.
+/// Resolver that always presents the workload's one certificate, regardless of what the peer requests.
 #[derive(Debug)]
-struct One(Arc<CertifiedKey>);
+struct SingleCertificate(Arc<CertifiedKey>);
 
-impl ResolvesServerCert for One {
+impl ResolvesServerCert for SingleCertificate {
     fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         Some(Arc::clone(&self.0))
     }
 }
 
-impl ResolvesClientCert for One {
+impl ResolvesClientCert for SingleCertificate {
     fn resolve(&self, _: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
         Some(Arc::clone(&self.0))
     }
@@ -73,22 +73,22 @@ impl ResolvesClientCert for One {
 pub(crate) fn server(
     credentials: &Credentials,
     domains: &TrustDomains,
-    wire: Wire,
+    profile: AlpnProfile,
     clock: &Clock,
 ) -> Result<ServerConfig, ConfigError> {
     let provider = provider::provider();
     let verifier = Verifier::new(
         Arc::clone(&credentials.roots),
         domains.clone(),
-        Expected::Anybody,
+        Expected::AnyWorkload,
         &provider,
     );
     let mut config = ServerConfig::builder_with_details(provider, Arc::new(clock.clone()))
-        .with_protocol_versions(wire.versions())?
+        .with_protocol_versions(profile.versions())?
         .with_client_cert_verifier(Arc::new(verifier))
-        .with_cert_resolver(Arc::new(One(Arc::clone(&credentials.certified))));
-    config.alpn_protocols = wire.selectable();
-    // Sessions are kept by the clients, encrypted; one ticket suffices for peers that pool their connections.
+        .with_cert_resolver(Arc::new(SingleCertificate(Arc::clone(&credentials.certified))));
+    config.alpn_protocols = profile.selectable();
+    // Stateless resumption: clients keep encrypted tickets. One ticket suffices for peers that pool connections.
     config.ticketer = Ticketer::new()?;
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = 1;
@@ -99,7 +99,7 @@ pub(crate) fn client(
     credentials: &Credentials,
     domains: &TrustDomains,
     expected: Vec<SpiffeId>,
-    wire: Wire,
+    profile: AlpnProfile,
     clock: &Clock,
 ) -> Result<ClientConfig, ConfigError> {
     let provider = provider::provider();
@@ -110,11 +110,11 @@ pub(crate) fn client(
         &provider,
     );
     let mut config = ClientConfig::builder_with_details(provider, Arc::new(clock.clone()))
-        .with_protocol_versions(wire.versions())?
+        .with_protocol_versions(profile.versions())?
         .dangerous()
         .with_custom_certificate_verifier(Arc::new(verifier))
-        .with_client_cert_resolver(Arc::new(One(Arc::clone(&credentials.certified))));
-    config.alpn_protocols = wire.offered();
+        .with_client_cert_resolver(Arc::new(SingleCertificate(Arc::clone(&credentials.certified))));
+    config.alpn_protocols = profile.offered();
     // A resumed session is not verified again, so sessions are never shared between expectations: this store
     // belongs to one configuration, and a configuration to one set of expected identities and one certificate.
     config.resumption = Resumption::in_memory_sessions(8);

@@ -1,4 +1,4 @@
-//! A certificate with its key and the roots to judge others by: checked as a whole, before it is used.
+//! A certificate with its key and the roots that verify peers: checked as a whole, before it is used.
 
 use crate::verify::{Expected, Verifier};
 use crate::{Chain, PeerError, Pem, PrivateKey, Roots, SpiffeId, TrustDomains, pem, provider};
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 use webpki::KeyUsage;
 
-/// What a workload needs to speak mutual TLS.
+/// Everything a workload needs for mutual TLS: certificate chain, key and roots.
 #[derive(Debug)]
 pub struct Credentials {
     pub(crate) chain: Chain,
@@ -17,23 +17,23 @@ pub struct Credentials {
     key: PrivateKeyDer<'static>,
 }
 
-/// Credentials that would not work.
+/// Why credentials cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum CredentialsError {
-    /// The certificate names somebody else.
+    /// The certificate names another workload.
     #[error("the certificate is for {found}, asked was {expected}")]
     Identity {
-        /// Asked for.
+        /// The requested id.
         expected: SpiffeId,
-        /// In the certificate.
+        /// The id in the certificate.
         found: SpiffeId,
     },
     /// Key and certificate are no pair, or the key cannot sign.
     #[error("use the key with the certificate of {id}")]
     Key {
-        /// Whose.
+        /// The id in the certificate.
         id: SpiffeId,
-        /// Why.
+        /// Error of the TLS library.
         #[source]
         source: rustls::Error,
     },
@@ -67,10 +67,10 @@ impl Credentials {
             })?;
         let roots = Arc::new(roots);
         let domains = TrustDomains::of(expected);
-        let verifier = Verifier::new(Arc::clone(&roots), domains, Expected::Anybody, &provider);
+        let verifier = Verifier::new(Arc::clone(&roots), domains, Expected::AnyWorkload, &provider);
         if let Some((leaf, intermediates)) = chain.der.split_first() {
             let since = now.duration_since(UNIX_EPOCH).unwrap_or_default();
-            verifier.judge(
+            verifier.verify(
                 leaf,
                 intermediates,
                 UnixTime::since_unix_epoch(since),
@@ -85,7 +85,7 @@ impl Credentials {
         })
     }
 
-    /// As text, for a program that speaks in the workload's name.
+    /// As PEM, for a program that uses the workload's identity (Envoy).
     pub fn to_pem(&self) -> Pem {
         Pem {
             chain: pem::certificates_to_pem(&self.chain.der),
@@ -94,7 +94,7 @@ impl Credentials {
         }
     }
 
-    /// Whose they are.
+    /// SPIFFE id of the workload.
     pub fn id(&self) -> &SpiffeId {
         self.chain.id()
     }

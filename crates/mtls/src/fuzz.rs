@@ -1,4 +1,4 @@
-//! Entry points for fuzzing: bytes of strangers must never make anything panic, nor anybody be believed.
+//! Entry points for fuzzing: untrusted bytes never cause a panic and never make a peer trusted.
 
 use crate::verify::{Expected, Verifier};
 use crate::{Authority, Chain, PrivateKey, Roots, SpiffeId, TrustDomains, peer_identity, provider};
@@ -10,7 +10,7 @@ use webpki::KeyUsage;
 /// A moment at which certificates of the corpus are valid.
 const NOW: Duration = Duration::from_hours(500_000);
 
-/// Believes roots made a moment ago, which have vouched for nobody.
+/// Trusts only freshly generated roots, which have signed no certificate.
 static VERIFIER: OnceLock<Option<Verifier>> = OnceLock::new();
 
 /// A text that may be an id.
@@ -43,9 +43,9 @@ pub fn spiffe(bytes: &[u8]) {
 ///
 /// # Panics
 ///
-/// If somebody is believed whom no root of ours vouches for, or a file means two things.
+/// If a certificate is trusted that none of the roots signed, or if reading a file twice gives different results.
 pub fn certificate(bytes: &[u8]) {
-    believe(&CertificateDer::from(bytes));
+    check_peer(&CertificateDer::from(bytes));
     let Ok(text) = std::str::from_utf8(bytes) else {
         return;
     };
@@ -55,7 +55,7 @@ pub fn certificate(bytes: &[u8]) {
             assert!((chain.not_before()..=chain.not_after()).contains(&renewal));
         }
         assert_eq!(chain.id().as_str().parse().ok().as_ref(), Some(chain.id()));
-        chain.der.iter().for_each(believe);
+        chain.der.iter().for_each(check_peer);
     }
     if let Ok(roots) = Roots::from_pem(text) {
         assert!(roots.count() > 0, "roots that vouch for nobody");
@@ -65,7 +65,7 @@ pub fn certificate(bytes: &[u8]) {
     }
 }
 
-fn believe(der: &CertificateDer<'_>) {
+fn check_peer(der: &CertificateDer<'_>) {
     let now = SystemTime::UNIX_EPOCH + NOW;
     if let Ok(domains) = TrustDomains::new::<&str>("td", &[])
         && let Ok(id) = peer_identity(Some(std::slice::from_ref(der)), &domains, now)
@@ -76,7 +76,7 @@ fn believe(der: &CertificateDer<'_>) {
     assert!(verifier.is_some(), "an authority can be made");
     if let Some(verifier) = verifier {
         for usage in [KeyUsage::client_auth(), KeyUsage::server_auth()] {
-            let judged = verifier.judge(der, &[], UnixTime::since_unix_epoch(NOW), usage);
+            let judged = verifier.verify(der, &[], UnixTime::since_unix_epoch(NOW), usage);
             assert!(judged.is_err(), "{judged:?} is believed");
         }
     }
@@ -90,7 +90,7 @@ fn verifier() -> Option<Verifier> {
     Some(Verifier::new(
         roots,
         domains,
-        Expected::Anybody,
+        Expected::AnyWorkload,
         &provider::provider(),
     ))
 }

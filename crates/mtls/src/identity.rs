@@ -1,9 +1,9 @@
-//! The identity of a workload over time: the certificate in force, and the configurations made from it.
+//! The identity of a workload over time: the certificate in force, and the TLS configurations made from it.
 //!
-//! [`Identity::install`] exchanges the certificate for everything that starts afterwards; open connections keep
-//! what they were made with. Nothing is ever taken away: a certificate stays until a better one comes.
+//! [`Identity::install`] replaces the certificate for connections that start afterwards; open connections keep the one
+//! they were made with. A certificate is never removed: it stays in force until a better one is installed.
 
-use crate::config::{self, ConfigError, Wire};
+use crate::config::{self, AlpnProfile, ConfigError};
 use crate::{
     Clock, Credentials, PeerCertificate, PeerError, PeerRole, Roots, SpiffeId, TrustDomains, peer_identity,
 };
@@ -13,13 +13,13 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::SystemTime;
 
-/// Configurations kept for different expectations before the store starts again.
-const CLIENT_CONFIGS: usize = 1024;
+/// Cached client configurations; the cache is cleared when it is full.
+const MAX_CLIENT_CONFIGS: usize = 1024;
 
-/// By whom they expect and what they speak.
-type Clients = HashMap<(Vec<SpiffeId>, Wire), Arc<ClientConfig>>;
+/// Client configurations by the expected identities and the protocol.
+type Clients = HashMap<(Vec<SpiffeId>, AlpnProfile), Arc<ClientConfig>>;
 
-/// Who we are, and how we show it.
+/// The workload's own identity, with its current certificate.
 #[derive(Debug)]
 pub struct Identity {
     domains: TrustDomains,
@@ -27,7 +27,7 @@ pub struct Identity {
     current: RwLock<Arc<Generation>>,
 }
 
-/// One certificate's time.
+/// A certificate and the configurations made from it; replaced as a whole.
 #[derive(Debug)]
 struct Generation {
     number: u64,
@@ -37,24 +37,24 @@ struct Generation {
     clients: Mutex<Clients>,
 }
 
-/// New credentials were not taken; the ones before stay.
+/// New credentials were refused; the previous ones stay in force.
 #[derive(Debug, thiserror::Error)]
 pub enum InstallError {
-    /// They name somebody else.
+    /// The certificate names another workload.
     #[error("install a certificate of {found} for {own}")]
     Identity {
-        /// Who we are.
+        /// The workload's own id.
         own: SpiffeId,
-        /// Whom the new certificate names.
+        /// The id in the new certificate.
         found: SpiffeId,
     },
-    /// They end before the ones in force while those are still good.
+    /// They expire before the ones in force, which are still valid.
     #[error("the new certificate of {own} expires before the one in force")]
     Older {
-        /// Whose.
+        /// The workload's own id.
         own: SpiffeId,
     },
-    /// No configuration could be made from them.
+    /// No TLS configuration could be made from them.
     #[error("prepare the new certificate")]
     Config(#[from] ConfigError),
 }
@@ -65,7 +65,7 @@ impl Identity {
         Self::with_clock(domains, credentials, Clock::default())
     }
 
-    /// Starts with the first credentials; certificates of peers are judged by this clock.
+    /// Starts with the first credentials; peer certificates are verified against this clock.
     pub fn with_clock(
         domains: TrustDomains,
         credentials: Credentials,
@@ -79,7 +79,7 @@ impl Identity {
         })
     }
 
-    /// Uses `credentials` from now on. Roots may differ freely; the id may not.
+    /// Uses `credentials` from now on. The roots may change, the id may not. Returns the new generation number.
     pub fn install(&self, credentials: Credentials, now: SystemTime) -> Result<u64, InstallError> {
         let before = self.generation();
         let own = before.credentials.id();
@@ -94,7 +94,7 @@ impl Identity {
             credentials.chain.not_after(),
             before.credentials.chain.not_after(),
         );
-        // With new roots even a shorter certificate is progress: the old one may soon be believed by nobody.
+        // With new roots even a shorter certificate is accepted: peers may soon stop trusting the old root.
         if same_roots && until < before_until && now < before_until {
             return Err(InstallError::Older { own: own.clone() });
         }
@@ -104,7 +104,7 @@ impl Identity {
         Ok(number)
     }
 
-    /// Who we are.
+    /// The workload's own SPIFFE id.
     pub fn id(&self) -> SpiffeId {
         self.generation().credentials.id().clone()
     }
@@ -114,18 +114,18 @@ impl Identity {
         &self.domains
     }
 
-    /// What time it is for us.
+    /// Current time of this identity's clock.
     pub fn now(&self) -> SystemTime {
         self.clock.now()
     }
 
-    /// Who is at the other end of a finished handshake; see [`peer_identity`].
+    /// SPIFFE id of the peer of a finished handshake; see [`peer_identity`].
     pub fn peer(&self, certificates: Option<&[CertificateDer<'_>]>) -> Result<SpiffeId, PeerError> {
         peer_identity(certificates, &self.domains, self.now())
     }
 
-    /// What the peer proved in a finished handshake, to be looked at again with [`check`](Self::check). `roots` are
-    /// those in force before the handshake began.
+    /// The peer's certificate from a finished handshake, to be verified again later with [`check`](Self::check).
+    /// `roots` are those in force before the handshake began.
     pub fn peer_certificate(
         &self,
         certificates: Option<&[CertificateDer<'_>]>,
@@ -135,13 +135,13 @@ impl Identity {
         PeerCertificate::new(certificates, role, &self.domains, roots, self.now())
     }
 
-    /// Whether a peer would be believed now: its certificate is valid and leads to a root in force.
+    /// Whether a peer would be trusted now: its certificate is valid and chains to a current root.
     pub fn check(&self, peer: &PeerCertificate) -> Result<(), PeerError> {
         peer.check_dates(self.now())?;
         self.check_roots(peer)
     }
 
-    /// Whether a peer's certificate leads to a root in force, whatever the time is.
+    /// Whether a peer's certificate chains to a current root, regardless of its dates.
     pub fn check_roots(&self, peer: &PeerCertificate) -> Result<(), PeerError> {
         peer.check_roots(&self.roots(), &self.domains)
     }
@@ -156,22 +156,26 @@ impl Identity {
         Arc::clone(&self.generation().credentials)
     }
 
-    /// Counts exchanges: 1 for the first certificate.
+    /// Number of the current certificate: 1 for the first one, incremented by every rotation.
     pub fn generation_number(&self) -> u64 {
         self.generation().number
     }
 
-    /// For accepting connections. Believes every workload of our trust domain.
-    pub fn server(&self, wire: Wire) -> Arc<ServerConfig> {
+    /// For accepting connections. Accepts every workload of our trust domain.
+    pub fn server(&self, profile: AlpnProfile) -> Arc<ServerConfig> {
         let generation = self.generation();
-        Arc::clone(match wire {
-            Wire::Hbone => &generation.hbone,
-            Wire::Istio => &generation.istio,
+        Arc::clone(match profile {
+            AlpnProfile::Hbone => &generation.hbone,
+            AlpnProfile::Istio => &generation.istio,
         })
     }
 
-    /// For connecting to a workload that must be one of `expected`. Empty means: nobody is accepted.
-    pub fn client(&self, expected: &[SpiffeId], wire: Wire) -> Result<Arc<ClientConfig>, ConfigError> {
+    /// For connecting to a workload that must be one of `expected`. With an empty list no server is accepted.
+    pub fn client(
+        &self,
+        expected: &[SpiffeId],
+        profile: AlpnProfile,
+    ) -> Result<Arc<ClientConfig>, ConfigError> {
         let generation = self.generation();
         let mut ids: Vec<SpiffeId> = expected
             .iter()
@@ -180,7 +184,7 @@ impl Identity {
         ids.sort_unstable();
         ids.dedup();
         let mut clients = generation.clients.lock().unwrap_or_else(PoisonError::into_inner);
-        let key = (ids, wire);
+        let key = (ids, profile);
         if let Some(known) = clients.get(&key) {
             return Ok(Arc::clone(known));
         }
@@ -188,10 +192,10 @@ impl Identity {
             &generation.credentials,
             &self.domains,
             key.0.clone(),
-            wire,
+            profile,
             &self.clock,
         )?);
-        if clients.len() >= CLIENT_CONFIGS {
+        if clients.len() >= MAX_CLIENT_CONFIGS {
             clients.clear();
         }
         clients.insert(key, Arc::clone(&made));
@@ -212,8 +216,8 @@ impl Generation {
     ) -> Result<Self, ConfigError> {
         Ok(Self {
             number,
-            hbone: Arc::new(config::server(&credentials, domains, Wire::Hbone, clock)?),
-            istio: Arc::new(config::server(&credentials, domains, Wire::Istio, clock)?),
+            hbone: Arc::new(config::server(&credentials, domains, AlpnProfile::Hbone, clock)?),
+            istio: Arc::new(config::server(&credentials, domains, AlpnProfile::Istio, clock)?),
             credentials: Arc::new(credentials),
             clients: Mutex::default(),
         })

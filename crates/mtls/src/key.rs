@@ -5,7 +5,7 @@ use rcgen::{CertificateParams, DistinguishedName, KeyPair, PKCS_ECDSA_P256_SHA25
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 use std::fmt;
 
-/// An ECDSA P-256 key. Never printed.
+/// An ECDSA P-256 key. `Debug` does not print it.
 pub struct PrivateKey {
     pair: KeyPair,
 }
@@ -22,9 +22,9 @@ pub enum KeyError {
     /// The request could not be signed or written.
     #[error("write a certificate request for {id}")]
     Request {
-        /// For whom.
+        /// The id in the request.
         id: SpiffeId,
-        /// Why.
+        /// Error of the certificate library.
         #[source]
         source: rcgen::Error,
     },

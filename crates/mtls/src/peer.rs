@@ -1,4 +1,4 @@
-//! The certificate a connection rests on, looked at again for as long as the connection is used.
+//! The peer certificate of an open connection, verified again while the connection is in use.
 
 use crate::certificate::Leaf;
 use crate::verify::{Expected, Verifier, canonical};
@@ -26,20 +26,20 @@ impl PeerRole {
     }
 }
 
-/// What a peer proved in its handshake.
+/// The certificate that a peer presented in its handshake.
 #[derive(Debug)]
 pub struct PeerCertificate {
     id: SpiffeId,
     role: PeerRole,
     leaf: Leaf,
     chain: Vec<CertificateDer<'static>>,
-    /// The roots that are known to vouch for the chain.
+    /// The roots that the chain was last verified with.
     trusted_by: Mutex<Arc<Roots>>,
 }
 
 impl PeerCertificate {
-    /// Of a handshake that was verified with `roots`. A resumed session brings the certificate of its first handshake
-    /// and is not verified again by the TLS library, so dates are looked at here.
+    /// From a handshake that was verified with `roots`. A resumed session brings the certificate of its first handshake
+    /// and is not verified again by the TLS library, so the dates are checked here.
     pub(crate) fn new(
         certificates: Option<&[CertificateDer<'_>]>,
         role: PeerRole,
@@ -62,7 +62,7 @@ impl PeerCertificate {
         })
     }
 
-    /// Who the peer is, under our own trust domain.
+    /// SPIFFE id of the peer, mapped to our own trust domain.
     pub fn id(&self) -> &SpiffeId {
         &self.id
     }
@@ -80,8 +80,8 @@ impl PeerCertificate {
         }
     }
 
-    /// Verifies the chain if the roots are others than those that are known to vouch for it. At a time when the
-    /// certificate was valid: dates are another question.
+    /// Verifies the chain again if the roots have changed since the last verification. Uses the start of the
+    /// certificate's validity as the time, because [`check_dates`](Self::check_dates) checks the dates.
     pub(crate) fn check_roots(&self, roots: &Arc<Roots>, domains: &TrustDomains) -> Result<(), PeerError> {
         let mut trusted_by = self.trusted_by.lock().unwrap_or_else(PoisonError::into_inner);
         if Arc::ptr_eq(&trusted_by, roots) || *trusted_by == *roots {
@@ -96,10 +96,10 @@ impl PeerCertificate {
         let verifier = Verifier::new(
             Arc::clone(roots),
             domains.clone(),
-            Expected::Anybody,
+            Expected::AnyWorkload,
             &provider::provider(),
         );
-        verifier.judge(
+        verifier.verify(
             leaf,
             intermediates,
             UnixTime::since_unix_epoch(since),

@@ -1,4 +1,4 @@
-//! Certificates and keys as text, for programs that are not ours (Envoy, applications).
+//! Certificates and keys as PEM, for other programs (Envoy, applications).
 
 use crate::certificate::certificates;
 use crate::{CertificateError, provider};
@@ -7,14 +7,14 @@ use rustls::pki_types::pem::PemObject;
 use rustls::sign::CertifiedKey;
 use std::fmt;
 
-/// What a program needs to speak for a workload, as PEM. The key is never printed.
+/// Certificate, key and roots of a workload as PEM. `Debug` does not print the key.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Pem {
-    /// Leaf first.
+    /// Certificate chain, leaf first.
     pub chain: String,
-    /// PKCS#8.
+    /// Private key, PKCS#8.
     pub key: String,
-    /// Whom to believe.
+    /// Trusted root certificates.
     pub roots: String,
 }
 
@@ -31,18 +31,18 @@ impl fmt::Debug for Pem {
 /// A certificate and a key that do not work together.
 #[derive(Debug, thiserror::Error)]
 pub enum PairError {
-    /// The certificate.
+    /// The certificate cannot be read.
     #[error("read the certificate")]
     Certificate(#[from] CertificateError),
-    /// The key.
+    /// The key cannot be read.
     #[error("read the private key")]
     Key(#[source] rustls::pki_types::pem::Error),
-    /// Each is fine, but not for the other.
+    /// Both can be read, but the key does not belong to the certificate.
     #[error("use the key with the certificate")]
     Pair(#[source] rustls::Error),
 }
 
-/// Whether a key (PKCS#1, PKCS#8 or SEC1) belongs to a certificate, whoever it names.
+/// Whether a key (PKCS#1, PKCS#8 or SEC1) belongs to a certificate. The names in the certificate are not checked.
 pub fn check_pair(chain: &str, key: &str) -> Result<(), PairError> {
     let chain = certificates(chain)?;
     if chain.is_empty() {
@@ -54,7 +54,7 @@ pub fn check_pair(chain: &str, key: &str) -> Result<(), PairError> {
         .map_err(PairError::Pair)
 }
 
-/// Blocks of PEM, one after the other.
+/// Concatenated PEM blocks.
 pub(crate) fn certificates_to_pem<D: AsRef<[u8]>>(certificates: &[D]) -> String {
     certificates
         .iter()

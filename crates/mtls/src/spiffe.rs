@@ -1,7 +1,7 @@
-//! SPIFFE ids: parsed strictly, compared as text, shown as they came.
+//! SPIFFE ids: parsed strictly, compared as text, printed unchanged.
 //!
-//! One canonical form exists for every id, so that two ids are equal exactly when their texts are. What a policy or
-//! a certificate says is never normalised here.
+//! One canonical form exists for every id, so that two ids are equal exactly when their texts are. Ids
+//! from policies and certificates are never normalised here.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 const SCHEME: &str = "spiffe://";
 /// SPIFFE-ID §2.3: longer ones need not be supported.
-const LONGEST: usize = 2048;
-const LONGEST_TRUST_DOMAIN: usize = 255;
+const MAX_ID_BYTES: usize = 2048;
+const MAX_TRUST_DOMAIN_BYTES: usize = 255;
 
 /// A workload's name in the mesh, `spiffe://TRUST-DOMAIN/PATH`. Cheap to clone.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -19,14 +19,14 @@ pub struct SpiffeId {
     path_at: usize,
 }
 
-/// A text that is no SPIFFE id of a workload.
+/// Why a text is not the SPIFFE id of a workload.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidSpiffeId {
-    /// Something else than `spiffe://` in front.
+    /// Does not start with `spiffe://`.
     #[error("a SPIFFE id starts with spiffe://")]
     Scheme,
     /// More than 2048 bytes.
-    #[error("a SPIFFE id has at most {LONGEST} bytes, this one {length}")]
+    #[error("a SPIFFE id has at most {MAX_ID_BYTES} bytes, this one {length}")]
     Length {
         /// Bytes found.
         length: usize,
@@ -65,12 +65,12 @@ impl SpiffeId {
         &self.text[SCHEME.len()..]
     }
 
-    /// The authority that vouches for the id.
+    /// The trust domain, whose authority issues certificates for the id.
     pub fn trust_domain(&self) -> &str {
         &self.text[SCHEME.len()..self.path_at]
     }
 
-    /// From the first slash on.
+    /// The path, from its first slash.
     pub fn path(&self) -> &str {
         &self.text[self.path_at..]
     }
@@ -97,7 +97,7 @@ impl SpiffeId {
 }
 
 pub(crate) fn is_trust_domain(text: &str) -> bool {
-    (1..=LONGEST_TRUST_DOMAIN).contains(&text.len())
+    (1..=MAX_TRUST_DOMAIN_BYTES).contains(&text.len())
         && text
             .bytes()
             .all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'.' | b'-' | b'_'))
@@ -115,7 +115,7 @@ impl FromStr for SpiffeId {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let rest = text.strip_prefix(SCHEME).ok_or(InvalidSpiffeId::Scheme)?;
-        if text.len() > LONGEST {
+        if text.len() > MAX_ID_BYTES {
             return Err(InvalidSpiffeId::Length { length: text.len() });
         }
         let (trust_domain, path) = rest.split_once('/').ok_or(InvalidSpiffeId::Path)?;

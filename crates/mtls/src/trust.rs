@@ -1,11 +1,11 @@
-//! Whom we believe: root certificates, and the trust domains they speak for.
+//! Trust: root certificates, and the trust domains they vouch for.
 
 use crate::certificate::{CertificateError, certificates};
 use crate::{InvalidSpiffeId, SpiffeId, spiffe};
 use rustls::pki_types::{CertificateDer, TrustAnchor};
 use std::fmt;
 
-/// One or more root certificates. More than one while roots are exchanged.
+/// One or more root certificates. More than one while the root is rotated.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Roots {
     der: Vec<CertificateDer<'static>>,
@@ -15,18 +15,18 @@ pub struct Roots {
 /// A root bundle that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum RootsError {
-    /// Not certificates.
+    /// The bundle cannot be read as certificates.
     #[error("read root certificates")]
     Read(#[from] CertificateError),
-    /// Nothing in it: nobody could be believed.
+    /// The bundle is empty: no peer could be verified.
     #[error("the root bundle holds no certificate")]
     Empty,
     /// A certificate that cannot be a root.
     #[error("use certificate {index} of the bundle as a root")]
     Anchor {
-        /// Counted from 0.
+        /// Index in the bundle, from 0.
         index: usize,
-        /// Why not.
+        /// Error of the verifier.
         #[source]
         source: webpki::Error,
     },
@@ -72,10 +72,10 @@ impl fmt::Debug for Roots {
     }
 }
 
-/// Our own trust domain and the names it had before or has elsewhere.
+/// Our own trust domain and its aliases: former names, or names in other clusters.
 ///
 /// An id of an alias is the same workload as the id of our own domain with the same path; an id of any other domain
-/// is a stranger's.
+/// is foreign.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TrustDomains {
     own: String,
@@ -117,18 +117,18 @@ impl TrustDomains {
         }
     }
 
-    /// Our own.
+    /// Our own trust domain.
     pub fn own(&self) -> &str {
         &self.own
     }
 
-    /// Our own and its aliases.
+    /// Our own trust domain and its aliases.
     pub fn all(&self) -> impl Iterator<Item = &str> {
         let aliases = self.aliases.iter().map(String::as_str);
         std::iter::once(self.own()).chain(aliases)
     }
 
-    /// The id under our own trust domain; `None` for a stranger's.
+    /// The id under our own trust domain; `None` for a foreign id.
     pub fn canonical(&self, id: &SpiffeId) -> Option<SpiffeId> {
         if id.trust_domain() == self.own {
             return Some(id.clone());

@@ -1,6 +1,6 @@
-//! Judges a peer: chain to our roots, valid now, one SPIFFE id, of our trust domain, and the one we expect.
+//! Verifies a peer: chain to our roots, valid now, one SPIFFE id, of our trust domain, and one of the expected ids.
 //!
-//! Never by DNS names: the name of the server we dialled decides nothing here.
+//! DNS names play no part: the server name of the connection is ignored.
 
 use crate::certificate::{CertificateError, Leaf};
 use crate::{Roots, SpiffeId, TrustDomains};
@@ -18,13 +18,13 @@ use std::sync::Arc;
 use std::time::SystemTime;
 use webpki::{EndEntityCert, KeyUsage};
 
-/// Why a peer is not believed.
+/// Why a peer is not trusted.
 #[derive(Debug, thiserror::Error)]
 pub enum PeerError {
-    /// It sent no certificate.
+    /// The peer sent no certificate.
     #[error("the peer sent no certificate")]
     NoCertificate,
-    /// What it sent is not a workload's certificate.
+    /// The peer sent something else than a workload certificate.
     #[error("read the peer's certificate")]
     Certificate(#[from] CertificateError),
     /// No chain to our roots, or a broken one.
@@ -33,29 +33,29 @@ pub enum PeerError {
     /// Not valid yet, or no longer.
     #[error("the peer's certificate is not valid at this time")]
     Expired,
-    /// Another trust domain.
+    /// The peer belongs to another trust domain.
     #[error("{id} is not of trust domain {own}")]
     TrustDomain {
-        /// Who came.
+        /// SPIFFE id of the peer.
         id: SpiffeId,
         /// Our trust domain.
         own: String,
     },
-    /// Somebody of ours, but not whom we wanted.
+    /// The peer belongs to our trust domain, but is not one of the expected workloads.
     #[error("expected {expected}, found {found}")]
     Mismatch {
-        /// Whom we wanted.
+        /// The ids that would have been accepted, as text.
         expected: String,
-        /// Who answered.
+        /// SPIFFE id of the peer.
         found: SpiffeId,
     },
 }
 
-/// Whom a handshake accepts.
+/// The peers that a handshake accepts.
 #[derive(Debug)]
 pub(crate) enum Expected {
-    /// Everybody of our trust domain; policy decides the rest.
-    Anybody,
+    /// Every workload of our trust domain; authorization policy decides the rest.
+    AnyWorkload,
     /// One of these, in canonical form.
     OneOf(Vec<SpiffeId>),
 }
@@ -83,7 +83,8 @@ impl Verifier {
         }
     }
 
-    pub(crate) fn judge(
+    /// Verifies the chain, then the identity of the leaf. Returns the id in our own trust domain.
+    pub(crate) fn verify(
         &self,
         leaf: &CertificateDer<'_>,
         intermediates: &[CertificateDer<'_>],
@@ -112,7 +113,7 @@ impl Verifier {
                 expected: ids.iter().map(SpiffeId::as_str).collect::<Vec<_>>().join(" or "),
                 found,
             }),
-            Expected::Anybody | Expected::OneOf(_) => Ok(canonical),
+            Expected::AnyWorkload | Expected::OneOf(_) => Ok(canonical),
         }
     }
 }
@@ -124,10 +125,10 @@ pub(crate) fn canonical(domains: &TrustDomains, id: &SpiffeId) -> Result<SpiffeI
     })
 }
 
-/// Who is at the other end of a finished handshake, under our own trust domain.
+/// SPIFFE id of the peer of a finished handshake, mapped to our own trust domain.
 ///
 /// A resumed session brings the certificate of its first handshake and is not verified again by the TLS library:
-/// this looks at the dates once more, so a session cannot outlive the certificate it rests on.
+/// this function checks the dates again, so a session cannot outlive the certificate it was made with.
 pub fn peer_identity(
     certificates: Option<&[CertificateDer<'_>]>,
     domains: &TrustDomains,
@@ -143,7 +144,7 @@ pub fn peer_identity(
     canonical(domains, &leaf.id)
 }
 
-/// As alert and error of the TLS library; our own words stay in the source.
+/// Maps to the TLS library's error, which selects the alert; our own error stays in the source chain.
 fn tls_error(error: PeerError) -> Error {
     let kind = match &error {
         PeerError::Chain(webpki::Error::CertExpired { .. }) | PeerError::Expired => TlsError::Expired,
@@ -163,7 +164,7 @@ impl ServerCertVerifier for Verifier {
         _ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        self.judge(end_entity, intermediates, now, KeyUsage::server_auth())
+        self.verify(end_entity, intermediates, now, KeyUsage::server_auth())
             .map(|_| ServerCertVerified::assertion())
             .map_err(tls_error)
     }
@@ -192,7 +193,7 @@ impl ServerCertVerifier for Verifier {
 }
 
 impl ClientCertVerifier for Verifier {
-    /// None: names of roots in the handshake would only tell strangers who we are.
+    /// None: root names in the handshake would only disclose the mesh to unauthenticated clients.
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
         &[]
     }
@@ -203,7 +204,7 @@ impl ClientCertVerifier for Verifier {
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
-        self.judge(end_entity, intermediates, now, KeyUsage::client_auth())
+        self.verify(end_entity, intermediates, now, KeyUsage::client_auth())
             .map(|_| ClientCertVerified::assertion())
             .map_err(tls_error)
     }

@@ -30,7 +30,7 @@ fn the_identity_comes_from_the_caller_not_from_the_request() {
 fn life_is_limited_by_the_rule_and_by_the_root() {
     let now = SystemTime::now();
     let mut authority = Authority::generate("mesh", now, HOUR * 2).unwrap();
-    authority.limit(HOUR * 10);
+    authority.limit_lifetime(HOUR * 10);
     let key = PrivateKey::generate().unwrap();
     let me = id("spiffe://td/ns/shop/sa/cart");
     let request = key.request(&me).unwrap();

@@ -1,9 +1,9 @@
-//! Two workloads shake hands in memory: who is believed, who is not, and what rotation does to open connections.
+//! Handshakes of two workloads in memory: which peers are trusted, and that rotation leaves open connections alone.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use remora_mtls::{
-    Anybody, Authority, Chain, Credentials, CredentialsError, Identity, InstallError, PeerError, PrivateKey,
-    RootRotation, Roots, SpiffeId, TrustDomains, Wire, peer_identity,
+    AlpnProfile, Authority, Chain, Credentials, CredentialsError, Identity, InstallError, NoVerifier,
+    PeerError, PrivateKey, RootRotation, Roots, SpiffeId, TrustDomains, peer_identity,
 };
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
@@ -41,12 +41,12 @@ struct Connected {
     server: ServerConnection,
 }
 
-/// Both sides in memory until the handshake is through or somebody refuses.
-fn shake(
+/// Runs both sides in memory until the handshake completes or one side refuses.
+fn handshake(
     client: &Identity,
     server: &Identity,
     expected: &[SpiffeId],
-    wire: Wire,
+    wire: AlpnProfile,
 ) -> Result<Connected, rustls::Error> {
     let name = ServerName::try_from("peer.invalid").unwrap();
     let client = ClientConnection::new(client.client(expected, wire).unwrap(), name)?;
@@ -98,12 +98,12 @@ impl Connected {
 }
 
 #[test]
-fn two_workloads_believe_each_other_and_use_post_quantum_keys() {
+fn two_workloads_trust_each_other_and_use_post_quantum_keys() {
     let authority = authority();
     let a = workload(&authority, "spiffe://td/ns/shop/sa/a", &[]);
     let b = workload(&authority, "spiffe://td/ns/shop/sa/b", &[]);
-    for wire in [Wire::Hbone, Wire::Istio] {
-        let mut pair = shake(&a, &b, &[b.id()], wire).unwrap();
+    for wire in [AlpnProfile::Hbone, AlpnProfile::Istio] {
+        let mut pair = handshake(&a, &b, &[b.id()], wire).unwrap();
         assert_eq!(pair.say(b"hello"), b"hello");
         let seen = peer_identity(pair.server.peer_certificates(), b.domains(), SystemTime::now()).unwrap();
         assert_eq!(seen, a.id());
@@ -112,7 +112,7 @@ fn two_workloads_believe_each_other_and_use_post_quantum_keys() {
         let suite = pair.client.negotiated_cipher_suite().unwrap().suite();
         assert_eq!(suite, rustls::CipherSuite::TLS13_AES_128_GCM_SHA256);
         let alpn = pair.client.alpn_protocol().map(<[u8]>::to_vec);
-        assert_eq!(alpn, (wire == Wire::Hbone).then(|| b"h2".to_vec()));
+        assert_eq!(alpn, (wire == AlpnProfile::Hbone).then(|| b"h2".to_vec()));
     }
 }
 
@@ -121,19 +121,19 @@ fn an_istio_server_goes_on_when_no_protocol_overlaps() {
     let authority = authority();
     let a = workload(&authority, "spiffe://td/ns/shop/sa/a", &[]);
     let b = workload(&authority, "spiffe://td/ns/shop/sa/b", &[]);
-    let mut foreign = (*a.client(&[b.id()], Wire::Istio).unwrap()).clone();
+    let mut foreign = (*a.client(&[b.id()], AlpnProfile::Istio).unwrap()).clone();
     foreign.alpn_protocols = vec![b"istio-peer-exchange".to_vec(), b"istio".to_vec()];
     let name = ServerName::try_from("outbound_.80_._.b.shop.svc.cluster.local").unwrap();
     let mut pair = Connected {
         client: ClientConnection::new(Arc::new(foreign), name).unwrap(),
-        server: ServerConnection::new(b.server(Wire::Istio)).unwrap(),
+        server: ServerConnection::new(b.server(AlpnProfile::Istio)).unwrap(),
     };
     pair.pump().unwrap();
     assert_eq!(pair.say(b"x"), b"x");
     assert_eq!(pair.server.alpn_protocol(), None);
 }
 
-/// A client of TLS 1.2, as an old sidecar is: it shows its certificate and believes anybody.
+/// A client of TLS 1.2, as an old sidecar: it presents its certificate and accepts every server.
 fn old_client(authority: &Authority) -> rustls::ClientConfig {
     let me = id("spiffe://td/ns/shop/sa/old");
     let key = PrivateKey::generate().unwrap();
@@ -147,7 +147,7 @@ fn old_client(authority: &Authority) -> rustls::ClientConfig {
         .with_protocol_versions(&[&rustls::version::TLS12])
         .unwrap()
         .dangerous()
-        .with_custom_certificate_verifier(Arc::new(Anybody))
+        .with_custom_certificate_verifier(Arc::new(NoVerifier))
         .with_client_auth_cert(chain, key)
         .unwrap()
 }
@@ -156,7 +156,7 @@ fn old_client(authority: &Authority) -> rustls::ClientConfig {
 fn an_old_sidecar_is_understood_where_sidecars_are_and_not_in_tunnels() {
     let authority = authority();
     let b = workload(&authority, "spiffe://td/ns/shop/sa/b", &[]);
-    for (wire, understood) in [(Wire::Istio, true), (Wire::Hbone, false)] {
+    for (wire, understood) in [(AlpnProfile::Istio, true), (AlpnProfile::Hbone, false)] {
         let name = ServerName::try_from("peer.invalid").unwrap();
         let mut pair = Connected {
             client: ClientConnection::new(Arc::new(old_client(&authority)), name).unwrap(),
@@ -178,12 +178,12 @@ fn a_peer_with_another_identity_is_refused() {
     let authority = authority();
     let a = workload(&authority, "spiffe://td/ns/shop/sa/a", &[]);
     let b = workload(&authority, "spiffe://td/ns/shop/sa/b", &[]);
-    let error = shake(&a, &b, &[id("spiffe://td/ns/shop/sa/c")], Wire::Hbone)
+    let error = handshake(&a, &b, &[id("spiffe://td/ns/shop/sa/c")], AlpnProfile::Hbone)
         .err()
         .unwrap();
     assert!(format!("{error:?}").contains("Mismatch"), "{error:?}");
     assert!(
-        shake(&a, &b, &[], Wire::Hbone).is_err(),
+        handshake(&a, &b, &[], AlpnProfile::Hbone).is_err(),
         "expecting nobody accepts nobody"
     );
 }
@@ -193,18 +193,18 @@ fn a_session_of_one_expectation_is_not_resumed_for_another() {
     let authority = authority();
     let a = workload(&authority, "spiffe://td/ns/shop/sa/a", &[]);
     let b = workload(&authority, "spiffe://td/ns/shop/sa/b", &[]);
-    let first = shake(&a, &b, &[b.id()], Wire::Hbone).unwrap();
+    let first = handshake(&a, &b, &[b.id()], AlpnProfile::Hbone).unwrap();
     assert_eq!(first.client.handshake_kind(), Some(HandshakeKind::Full));
-    let again = shake(&a, &b, &[b.id()], Wire::Hbone).unwrap();
+    let again = handshake(&a, &b, &[b.id()], AlpnProfile::Hbone).unwrap();
     assert_eq!(again.client.handshake_kind(), Some(HandshakeKind::Resumed));
-    assert!(shake(&a, &b, &[id("spiffe://td/ns/shop/sa/c")], Wire::Hbone).is_err());
+    assert!(handshake(&a, &b, &[id("spiffe://td/ns/shop/sa/c")], AlpnProfile::Hbone).is_err());
 }
 
 #[test]
 fn another_root_is_refused_on_either_side() {
     let now = SystemTime::now();
     let ours = authority();
-    // A stranger may even call its root as ours is called.
+    // A foreign root may even have the same name as ours.
     let theirs = ["test mesh", "other mesh"].map(|name| Authority::generate(name, now, DAY).unwrap());
     let a = workload(&ours, "spiffe://td/ns/shop/sa/a", &[]);
     for (theirs, why) in theirs
@@ -213,7 +213,9 @@ fn another_root_is_refused_on_either_side() {
     {
         let b = workload(theirs, "spiffe://td/ns/shop/sa/b", &[]);
         for (client, server) in [(&a, &b), (&b, &a)] {
-            let error = shake(client, server, &[server.id()], Wire::Hbone).err().unwrap();
+            let error = handshake(client, server, &[server.id()], AlpnProfile::Hbone)
+                .err()
+                .unwrap();
             assert!(format!("{error:?}").contains(why), "{error:?}");
         }
     }
@@ -226,22 +228,24 @@ fn a_foreign_trust_domain_is_refused_and_an_alias_is_not() {
     let b = workload(&authority, "spiffe://new/ns/shop/sa/b", &["old"]);
     let stranger = workload(&authority, "spiffe://other/ns/shop/sa/a", &["new"]);
     // b knows the old name of its trust domain; a, which does not know the new one, must be the server.
-    let pair = shake(&b, &a, &[id("spiffe://old/ns/shop/sa/a")], Wire::Hbone);
+    let pair = handshake(&b, &a, &[id("spiffe://old/ns/shop/sa/a")], AlpnProfile::Hbone);
     assert!(pair.is_err(), "a does not know trust domain new");
     let c = workload(&authority, "spiffe://old/ns/shop/sa/c", &["new"]);
-    let pair = shake(&c, &b, &[id("spiffe://new/ns/shop/sa/b")], Wire::Hbone).unwrap();
+    let pair = handshake(&c, &b, &[id("spiffe://new/ns/shop/sa/b")], AlpnProfile::Hbone).unwrap();
     let seen = peer_identity(pair.server.peer_certificates(), b.domains(), SystemTime::now()).unwrap();
     assert_eq!(
         seen,
         id("spiffe://new/ns/shop/sa/c"),
         "under our own trust domain"
     );
-    let error = shake(&stranger, &b, &[b.id()], Wire::Hbone).err().unwrap();
+    let error = handshake(&stranger, &b, &[b.id()], AlpnProfile::Hbone)
+        .err()
+        .unwrap();
     assert!(format!("{error:?}").contains("TrustDomain"), "{error:?}");
 }
 
 #[test]
-fn an_expired_certificate_is_neither_installed_nor_believed_later() {
+fn an_expired_certificate_is_neither_installed_nor_trusted_later() {
     let authority = authority();
     let a_id = id("spiffe://td/ns/shop/sa/a");
     let now = SystemTime::now();
@@ -262,7 +266,9 @@ fn an_expired_certificate_is_neither_installed_nor_believed_later() {
     let a = Identity::new(TrustDomains::new::<&str>("td", &[]).unwrap(), then).unwrap();
     let b = workload(&authority, "spiffe://td/ns/shop/sa/b", &[]);
     for (client, server) in [(&a, &b), (&b, &a)] {
-        let error = shake(client, server, &[server.id()], Wire::Hbone).err().unwrap();
+        let error = handshake(client, server, &[server.id()], AlpnProfile::Hbone)
+            .err()
+            .unwrap();
         assert!(format!("{error:?}").contains("Expired"), "{error:?}");
     }
 }
@@ -272,7 +278,7 @@ fn a_resumed_session_does_not_outlive_the_certificate() {
     let authority = authority();
     let a = workload(&authority, "spiffe://td/ns/shop/sa/a", &[]);
     let b = workload(&authority, "spiffe://td/ns/shop/sa/b", &[]);
-    let pair = shake(&a, &b, &[b.id()], Wire::Hbone).unwrap();
+    let pair = handshake(&a, &b, &[b.id()], AlpnProfile::Hbone).unwrap();
     let later = SystemTime::now() + DAY * 2;
     let judged = peer_identity(pair.server.peer_certificates(), b.domains(), later);
     assert!(matches!(judged, Err(PeerError::Expired)), "{judged:?}");
@@ -285,12 +291,12 @@ fn rotation_leaves_open_connections_alone_and_new_ones_use_the_new_certificate()
     let authority = authority();
     let a = workload(&authority, "spiffe://td/ns/shop/sa/a", &[]);
     let b = workload(&authority, "spiffe://td/ns/shop/sa/b", &[]);
-    let mut open = shake(&a, &b, &[b.id()], Wire::Hbone).unwrap();
+    let mut open = handshake(&a, &b, &[b.id()], AlpnProfile::Hbone).unwrap();
     let before = open.client.peer_certificates().unwrap()[0].clone();
     let renewed = credentials(&authority, &b.id(), DAY * 2);
     assert_eq!(b.install(renewed, SystemTime::now()).unwrap(), 2);
     assert_eq!(open.say(b"still here"), b"still here");
-    let fresh = shake(&a, &b, &[b.id()], Wire::Hbone).unwrap();
+    let fresh = handshake(&a, &b, &[b.id()], AlpnProfile::Hbone).unwrap();
     assert_ne!(fresh.client.peer_certificates().unwrap()[0], before);
     assert_eq!(fresh.client.handshake_kind(), Some(HandshakeKind::Full));
 }
@@ -343,8 +349,8 @@ fn the_root_is_exchanged_without_a_moment_of_distrust() {
     let mut pair = names.map(|name| workload(&authority, name, &[]));
     assert!(authority.switch_root().is_err(), "nothing was introduced");
     let check = |pair: &[Identity; 2]| {
-        shake(&pair[0], &pair[1], &[pair[1].id()], Wire::Hbone).unwrap();
-        shake(&pair[1], &pair[0], &[pair[0].id()], Wire::Hbone).unwrap();
+        handshake(&pair[0], &pair[1], &[pair[1].id()], AlpnProfile::Hbone).unwrap();
+        handshake(&pair[1], &pair[0], &[pair[0].id()], AlpnProfile::Hbone).unwrap();
     };
     for (step, next) in [
         RootRotation::Introduced,
@@ -360,7 +366,7 @@ fn the_root_is_exchanged_without_a_moment_of_distrust() {
             RootRotation::None => authority.retire_root().unwrap(),
         }
         assert_eq!(authority.rotation(), next);
-        // Workloads renew one after the other; they believe each other all the way.
+        // Workloads renew one after the other; they trust each other at every step.
         for one in &mut pair {
             let life = DAY * (2 + u32::try_from(step).unwrap());
             one.install(credentials(&authority, &one.id(), life), now)

@@ -23,7 +23,7 @@ use bytes::Bytes;
 use h2::server::SendResponse;
 use h2::{Reason, RecvStream};
 use http::{Method, Request, Response, StatusCode};
-use remora_mtls::{PeerCertificate, PeerRole, SpiffeId, Wire};
+use remora_mtls::{AlpnProfile, PeerCertificate, PeerRole, SpiffeId};
 use std::future::poll_fn;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -130,7 +130,7 @@ async fn shake(stream: TcpStream, ctx: &Context) -> Result<(PeerCertificate, Tun
     let failed =
         |reason, what: &str, why: &dyn std::fmt::Display| Failure::new(reason, format_args!("{what}{why}"));
     let roots = ctx.identity.roots();
-    let acceptor = TlsAcceptor::from(ctx.identity.server(Wire::Hbone));
+    let acceptor = TlsAcceptor::from(ctx.identity.server(AlpnProfile::Hbone));
     let mut tls = acceptor
         .accept(Batched::new(stream))
         .await

@@ -23,7 +23,7 @@ use crate::sniff::{Sniffer, Speech};
 use crate::socket::{self, Batched, Speaker};
 use crate::{copy, guard};
 use bytes::Bytes;
-use remora_mtls::{PeerCertificate, PeerRole, SpiffeId, Wire};
+use remora_mtls::{AlpnProfile, PeerCertificate, PeerRole, SpiffeId};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -206,7 +206,7 @@ impl Arrival<'_> {
 
     async fn end_tls(&self, stream: Batched) -> Result<(TlsStream<Batched>, PeerCertificate), Failure> {
         let roots = self.ctx.identity.roots();
-        let acceptor = TlsAcceptor::from(self.ctx.identity.server(Wire::Istio));
+        let acceptor = TlsAcceptor::from(self.ctx.identity.server(AlpnProfile::Istio));
         let mut tls = tokio::time::timeout(self.ctx.limits.handshake, acceptor.accept(stream))
             .await
             .map_err(|_| Failure::new(Reason::Tls, "the handshake took too long"))?

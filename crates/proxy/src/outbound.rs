@@ -16,7 +16,7 @@ use crate::route::{self, Ask, Hop, Route, Transport};
 use crate::socket::{self, Batched};
 use bytes::Bytes;
 use h2::Reason;
-use remora_mtls::Wire;
+use remora_mtls::AlpnProfile;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
@@ -150,7 +150,9 @@ async fn connect(hop: &Hop, ctx: &Context) -> Result<Upstream, PoolError> {
         }
         Transport::IstioMtls(peer) => {
             let stream = plain().await?;
-            let config = ctx.identity.client(std::slice::from_ref(peer), Wire::Istio)?;
+            let config = ctx
+                .identity
+                .client(std::slice::from_ref(peer), AlpnProfile::Istio)?;
             let name = rustls::pki_types::ServerName::IpAddress(address.ip().into());
             let shaking = TlsConnector::from(config).connect(name, Batched::new(stream));
             let mut tls = tokio::time::timeout(ctx.limits.handshake, shaking)

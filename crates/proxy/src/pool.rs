@@ -13,7 +13,7 @@ use bytes::Bytes;
 use h2::client::SendRequest;
 use h2::{Ping, PingPong, Reason, RecvStream, SendStream};
 use http::{Method, Request, StatusCode, Version};
-use remora_mtls::{Identity, PeerCertificate, PeerRole, SpiffeId, Wire};
+use remora_mtls::{AlpnProfile, Identity, PeerCertificate, PeerRole, SpiffeId};
 use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
@@ -301,7 +301,7 @@ async fn dial(key: &Key, identity: &Identity, limits: &Limits) -> Result<Tunnell
         .await
         .map_err(|error| PoolError::Connect(address, error))?;
     let generation = identity.generation_number();
-    let config = identity.client(std::slice::from_ref(&key.peer), Wire::Hbone)?;
+    let config = identity.client(std::slice::from_ref(&key.peer), AlpnProfile::Hbone)?;
     let shaking = shake(stream, TlsConnector::from(config), key, identity);
     let (certificate, requests, mut connection) = tokio::time::timeout(limits.handshake, shaking)
         .await

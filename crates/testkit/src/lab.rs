@@ -12,11 +12,11 @@ use std::time::{Duration, Instant};
 pub struct LinkAddresses {
     /// The pod's IPv4 address.
     pub pod_v4: Ipv4Addr,
-    /// The other end's.
+    /// The peer's IPv4 address.
     pub peer_v4: Ipv4Addr,
     /// The pod's IPv6 address.
     pub pod_v6: Ipv6Addr,
-    /// The other end's.
+    /// The peer's IPv6 address.
     pub peer_v6: Ipv6Addr,
 }
 
@@ -55,7 +55,7 @@ impl LinkAddresses {
 pub struct Lab {
     /// The pod's namespace.
     pub pod: Namespace,
-    /// The world outside.
+    /// The namespace of the peer, outside of the pod.
     pub peer: Namespace,
     /// The addresses of `eth0`.
     pub eth0: LinkAddresses,
@@ -106,7 +106,7 @@ impl Lab {
     }
 }
 
-/// Makes a namespace answer for every address and port: whatever arrives there goes to its port `port`.
+/// Makes a namespace accept connections to every address and port, and redirects them to its port `port`.
 #[expect(
     clippy::expect_used,
     reason = "a test that has no namespaces must fail loudly"
@@ -140,7 +140,7 @@ pub fn answer_for_everyone(namespace: &Namespace, port: u16) {
     });
 }
 
-/// Lets a namespace pass packets on.
+/// Enables IP forwarding in a namespace.
 #[expect(
     clippy::expect_used,
     reason = "a test that has no namespaces must fail loudly"
@@ -204,23 +204,23 @@ fn connect(
             up(name);
         });
     }
-    settled(pod, addresses.pod_v6);
-    settled(other, addresses.peer_v6);
+    wait_for_local_address(pod, addresses.pod_v6);
+    wait_for_local_address(other, addresses.peer_v6);
 }
 
-/// Waits until an IPv6 address can be reached: the kernel makes it the host's own some time after it was
-/// added, and what is sent to it before leaves by the default route.
+/// Waits until an IPv6 address is in the local routing table. The kernel adds it some time after the address was
+/// assigned; until then packets to it leave by the default route.
 #[expect(
     clippy::expect_used,
     reason = "a test that has no namespaces must fail loudly"
 )]
-fn settled(namespace: &Namespace, address: Ipv6Addr) {
-    const LOCAL: u32 = 255;
+fn wait_for_local_address(namespace: &Namespace, address: Ipv6Addr) {
+    const LOCAL_TABLE: u32 = 255;
     Actor::root(namespace).run(move || {
         let mut socket = link::socket().expect("netlink");
         let end = Instant::now() + Duration::from_secs(30);
         let own = |route: &route::Route| {
-            route.table == LOCAL && route.destination == Some((IpAddr::V6(address), 128)) && route.local
+            route.table == LOCAL_TABLE && route.destination == Some((IpAddr::V6(address), 128)) && route.local
         };
         while !route::routes(&mut socket, route::Family::V6)
             .expect("routes")

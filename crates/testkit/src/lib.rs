@@ -1,7 +1,7 @@
 //! Network namespaces and real traffic for tests.
 //!
 //! A [`Lab`] is a pod and its surroundings in namespaces of their own; nothing outside them is touched, and
-//! they vanish with the value. An [`Actor`] is a thread in one of them, as some user: what it opens belongs
+//! they are removed on drop. An [`Actor`] is a thread in one of them, as some user: what it opens belongs
 //! to that namespace and user. A test that cannot have all this fails and says why; it never passes by not
 //! running.
 

@@ -3,15 +3,15 @@
 use std::io::Write as _;
 use std::path::PathBuf;
 
-/// Said once a process is enough.
+/// The message is printed once per process.
 static SAID: std::sync::Once = std::sync::Once::new();
 /// Set in CI: then a missing program is a failure.
 const REQUIRE: &str = "REMORA_REQUIRE_PROGRAMS";
 
 /// Whether these programs (each with how to get it) are there.
 ///
-/// A test that works with other people's programs cannot run without them. It says so where everybody sees it, also
-/// when the test's own output is captured, and CI, which gets them, takes it for a failure.
+/// A test that needs third-party programs cannot run without them. The message goes to the terminal even if the test
+/// harness captures output. CI installs the programs and treats a missing one as a failure.
 ///
 /// # Panics
 ///
@@ -32,7 +32,7 @@ pub fn has_programs(wanted: &[(&str, &str)]) -> bool {
     false
 }
 
-/// The directory that an environment variable names, with other people's files in it; `remedy` says how to fill one.
+/// The directory that an environment variable names, with third-party files in it; `remedy` says how to fill one.
 ///
 /// Without it a test does the same as without a program.
 ///

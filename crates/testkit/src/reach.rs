@@ -8,10 +8,10 @@ use std::sync::{Mutex, PoisonError};
 /// One name is given at a time.
 static NAMING: Mutex<()> = Mutex::new(());
 
-/// The program under a path that users other than ours can follow: its own, or a second name for it.
+/// A path of the program that other users can access: its own, or a hard link or copy in a shared folder.
 ///
 /// Tests run programs as the users of a pod. A checkout in a home directory is closed to them, although nothing is
-/// wrong with it. The second name vanishes with the last test that asked.
+/// wrong with it. The second name is removed when the last test that uses it ends.
 ///
 /// # Panics
 ///

@@ -15,12 +15,12 @@ thread_local! {
 /// The folder, while any test holds it.
 static SHARED: Mutex<Weak<TempDir>> = Mutex::new(Weak::new());
 
-/// Lets every user look into a folder.
+/// Makes a folder readable for every user.
 pub(crate) fn open(folder: &Path) -> io::Result<()> {
     std::fs::set_permissions(folder, std::fs::Permissions::from_mode(0o755))
 }
 
-/// A folder that every user can look into. It vanishes with the last test that asked; a `static` never would.
+/// A folder that every user can read. It is removed when the last test that uses it ends; a `static` is never dropped.
 ///
 /// # Panics
 ///

@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-/// Listeners by name; tells which of them a connection reached.
+/// Listeners by name; reports which of them a connection reached.
 #[derive(Debug, Default)]
 pub struct Watch {
     tcp: Vec<(String, TcpListener)>,
@@ -20,9 +20,9 @@ pub struct Seen {
     pub at: String,
     /// The accepted connection; none for a datagram.
     pub stream: Option<TcpStream>,
-    /// Who sent it.
+    /// Address of the sender.
     pub from: SocketAddr,
-    /// How sending the answer to a datagram went.
+    /// Result of sending the reply to a datagram.
     pub answered: std::io::Result<usize>,
 }
 
@@ -37,15 +37,15 @@ impl Watch {
         self.udp.push((name.into(), socket));
     }
 
-    /// The next thing that arrives, or nothing within `patience`. A datagram is answered.
-    pub fn next(&self, patience: Duration) -> Option<Seen> {
+    /// The next connection or datagram, or `None` after `timeout`. A datagram is answered.
+    pub fn next(&self, timeout: Duration) -> Option<Seen> {
         let fds: Vec<_> = self
             .tcp
             .iter()
             .map(|(_, l)| l.as_fd())
             .chain(self.udp.iter().map(|(_, s)| s.as_fd()))
             .collect();
-        let ready = readable(&fds, patience).ok()?;
+        let ready = readable(&fds, timeout).ok()?;
         let index = ready.iter().position(|ready| *ready)?;
         if let Some((name, listener)) = self.tcp.get(index) {
             let (stream, from) = listener.accept().ok()?;
@@ -71,9 +71,9 @@ impl Watch {
 /// The two ends of a connection.
 #[derive(Debug)]
 pub struct Pair {
-    /// Who connected.
+    /// The client's end.
     pub client: TcpStream,
-    /// Who accepted.
+    /// The server's end.
     pub server: TcpStream,
 }
 

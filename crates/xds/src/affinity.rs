@@ -1,9 +1,9 @@
 //! Session affinity in the workload API, which has no field for it: an extension of a service.
 //!
 //! Its name is [`EXTENSION`], its configuration a `google.protobuf.StringValue` with Kubernetes' name of the kind,
-//! `ClientIP`. Proxies that do not know the extension leave it aside, as the API asks of them.
+//! `ClientIP`. Proxies that do not know the extension ignore it, as the API requires.
 //!
-//! A kind that is not known is an error: connections that must stay together would be spread.
+//! An unknown kind is an error, because ignoring it would spread connections that must reach the same endpoint.
 
 use crate::proto::workload::Extension;
 use prost::Message;
@@ -13,25 +13,25 @@ pub const EXTENSION: &str = "remora.dev/session-affinity";
 const TYPE_URL: &str = "type.googleapis.com/google.protobuf.StringValue";
 const CLIENT_IP: &str = "ClientIP";
 
-/// What keeps connections together.
+/// The property of a connection that selects its endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SessionAffinity {
-    /// The address of the one who opens them.
+    /// The client's IP address.
     ClientIp,
 }
 
-/// An extension that is ours and not understood.
+/// Why a session affinity extension cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AffinityError {
-    /// No text in it.
+    /// The configuration is not a `StringValue`.
     #[error("its configuration is no text")]
     Text,
-    /// A kind of a newer version.
+    /// The kind is unknown, for example from a newer version.
     #[error("kind {0:?} is not known")]
     Kind(String),
 }
 
-/// Asks for affinity.
+/// Encodes the affinity as an extension.
 pub fn write(affinity: SessionAffinity) -> Extension {
     let SessionAffinity::ClientIp = affinity;
     Extension {
@@ -43,7 +43,7 @@ pub fn write(affinity: SessionAffinity) -> Extension {
     }
 }
 
-/// What an extension asks for; nothing if it is somebody else's.
+/// Decodes the affinity from an extension; `None` for any other extension.
 pub fn read(extension: &Extension) -> Result<Option<SessionAffinity>, AffinityError> {
     if extension.name != EXTENSION {
         return Ok(None);

@@ -1,16 +1,16 @@
-//! Carries a [`delta::Client`] over gRPC: dials, talks, dials again. Also asks the authority for certificates.
+//! Carries a [`delta::Client`] over gRPC and reconnects with backoff. Also requests certificates from the authority.
 //!
-//! The caller brings the dialling (plain, TLS, another namespace) and the token, both asked anew for every
-//! connection, so that exchanged roots and tokens are picked up. What was received stays in force while
-//! disconnected. Waiting between attempts grows from 10 ms to 15 s and starts again after a stream that brought something
-//! and lasted: a control plane that breaks off after each first answer is not asked in a hurry.
+//! The caller supplies the connector (plain, TLS, another namespace) and the token. Both are called for every
+//! connection, so that rotated roots and tokens are picked up. Received resources stay in force while disconnected.
+//! The backoff grows from 10 ms to 15 s. It is reset only after a stream that brought a response and lasted, so that a
+//! control plane that closes every stream after its first response is not flooded with reconnects.
 
+use crate::csr_metadata::{self, CERT_SIGNER, IMPERSONATED_IDENTITY};
 use crate::delta::{self, Received};
 use crate::proto::certificate::IstioCertificateRequest;
 use crate::proto::certificate::istio_certificate_service_client::IstioCertificateServiceClient;
 use crate::proto::discovery::DeltaDiscoveryRequest;
 use crate::proto::discovery::aggregated_discovery_service_client::AggregatedDiscoveryServiceClient;
-use crate::wishes;
 use http::Uri;
 use hyper_util::rt::TokioIo;
 use std::convert::Infallible;
@@ -27,21 +27,21 @@ use tonic::metadata::MetadataMap;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request, Status};
 
-const SHORTEST_WAIT: Duration = Duration::from_millis(10);
-const LONGEST_WAIT: Duration = Duration::from_secs(15);
-/// A stream that lives so long was no mistake.
-const LASTING: Duration = Duration::from_secs(5);
+const MIN_BACKOFF: Duration = Duration::from_millis(10);
+const MAX_BACKOFF: Duration = Duration::from_secs(15);
+/// A stream that lives this long resets the backoff.
+const STABLE_STREAM_AGE: Duration = Duration::from_secs(5);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const CERTIFICATE_TIMEOUT: Duration = Duration::from_secs(10);
-/// For the start of an answer on a new stream; large meshes take their time.
+/// Time until a new stream is accepted; a control plane of a large mesh may be slow.
 const STREAM_TIMEOUT: Duration = Duration::from_mins(1);
-/// A silent control plane is noticed after this and as much again.
-const KEEPALIVE: Duration = Duration::from_secs(30);
-/// Bytes of a message that are accepted by default. The first answer of a mesh is one message: 100,000 workloads are
-/// about 51 MB of it. More than that of a control plane that is hostile or broken would only cost memory.
+/// HTTP/2 ping interval. An unresponsive control plane is detected after the interval plus the ping timeout.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(30);
+/// Default limit for the size of a message, in bytes. The first response of a mesh is one message: 100,000 workloads
+/// are about 51 MB. The limit bounds the memory that a hostile or broken control plane can use up.
 pub const LARGEST_MESSAGE: usize = 128 << 20;
 
-/// A stream of bytes in both directions.
+/// A bidirectional byte stream.
 pub trait Bytes: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Bytes for T {}
 
@@ -49,10 +49,10 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Bytes for T {}
 pub type Dial =
     Arc<dyn Fn() -> Pin<Box<dyn Future<Output = io::Result<Box<dyn Bytes>>> + Send>> + Send + Sync>;
 
-/// Gives the token to show, read anew each time; `None` where none is needed.
+/// Returns the bearer token, read again for every connection; `None` where none is needed.
 pub type Token = Arc<dyn Fn() -> io::Result<Option<String>> + Send + Sync>;
 
-/// A control plane and how to reach it.
+/// A control plane: how to connect to it and what to send with every call.
 #[derive(Clone)]
 pub struct ControlPlane {
     uri: Uri,
@@ -60,71 +60,71 @@ pub struct ControlPlane {
     token: Token,
     headers: MetadataMap,
     signer: String,
-    behalf: String,
+    impersonated: String,
     pub(crate) largest_message: usize,
 }
 
-/// What happens on the way, for logs and readiness.
+/// Events of the discovery stream, for logs and readiness.
 #[derive(Debug)]
 pub enum Event {
     /// A stream is open.
     Connected,
-    /// Everything wanted has been received once.
+    /// Every type that is subscribed in full has been received once.
     InSync,
-    /// Resources were refused.
+    /// Resources were refused: names and reasons.
     Refused(Vec<(String, String)>),
     /// The stream ended or could not be opened.
     Disconnected(ClientError),
 }
 
-/// Something asked for by name, on demand.
+/// A change to the on-demand subscriptions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Demand {
-    /// From now on.
+    /// Subscribe to a resource.
     Subscribe {
-        /// Type URL.
+        /// Type URL of the resource.
         type_url: String,
-        /// Name or alias.
+        /// Name or alias of the resource.
         name: String,
     },
-    /// No longer.
+    /// Unsubscribe from a resource.
     Unsubscribe {
-        /// Type URL.
+        /// Type URL of the resource.
         type_url: String,
-        /// As it was subscribed.
+        /// The name or alias that was subscribed.
         name: String,
     },
 }
 
-/// A conversation with the control plane failed.
+/// A call or stream to the control plane failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// The token cannot be read or used.
     #[error("read the token for the control plane")]
     Token(#[source] io::Error),
-    /// The control plane refused or broke off.
+    /// The control plane returned an error, or the connection failed.
     #[error("talk to the control plane")]
     Status(#[source] Box<Status>),
-    /// A message is larger than this client accepts. It was not read, and trying again will hardly help.
+    /// A message is larger than this client accepts. It was not read, and a retry is unlikely to help.
     #[error("the control plane sent a message that is larger than the limit (REMORA_XDS_MAX_MESSAGE_BYTES)")]
     TooLarge(#[source] Box<Status>),
-    /// It ended the stream.
+    /// The control plane closed the stream.
     #[error("the control plane ended the stream")]
     Ended,
-    /// It took the stream and said nothing.
+    /// The control plane did not accept the stream in time.
     #[error("the control plane did not answer in time")]
     Slow,
-    /// An answer without certificate and roots.
+    /// The response of the authority lacks the certificate or the roots.
     #[error("the authority answered with {count} certificates, at least 2 are needed")]
     Chain {
-        /// How many.
+        /// Number of PEM entries in the response.
         count: usize,
     },
 }
 
 impl From<Box<Status>> for ClientError {
     fn from(status: Box<Status>) -> Self {
-        // tonic has no type of its own for this.
+        // tonic has no separate error for this, so the message text decides.
         let is_limit = status.code() == Code::OutOfRange && status.message().contains("length too large");
         if is_limit {
             Self::TooLarge(status)
@@ -135,8 +135,8 @@ impl From<Box<Status>> for ClientError {
 }
 
 impl ControlPlane {
-    /// `uri` is what is asked for (`http://istiod.istio-system.svc:15012`); `dial` decides where that is and how
-    /// it is protected.
+    /// `uri` is the URI of the requests (`http://istiod.istio-system.svc:15012`); `dial` decides which address is
+    /// connected to, and whether with TLS.
     pub fn new(uri: Uri, dial: Dial, token: Token) -> Self {
         Self {
             uri,
@@ -144,33 +144,33 @@ impl ControlPlane {
             token,
             headers: MetadataMap::new(),
             signer: String::new(),
-            behalf: String::new(),
+            impersonated: String::new(),
             largest_message: LARGEST_MESSAGE,
         }
     }
 
-    /// Accepts messages of so many bytes, instead of [`LARGEST_MESSAGE`].
+    /// Accepts messages of up to `bytes`, instead of [`LARGEST_MESSAGE`].
     #[must_use]
     pub fn with_largest_message(mut self, bytes: usize) -> Self {
         self.largest_message = bytes;
         self
     }
 
-    /// Sends these with everything, beside the token.
+    /// Sends these headers with every call, in addition to the token.
     #[must_use]
     pub fn with_headers(mut self, headers: MetadataMap) -> Self {
         self.headers = headers;
         self
     }
 
-    /// Asks for certificates of another identity, as a proxy of a node does for workloads that run beside it.
+    /// Requests certificates for another identity, as a node proxy does for the workloads on its node.
     #[must_use]
     pub fn on_behalf_of(mut self, identity: &str) -> Self {
-        identity.clone_into(&mut self.behalf);
+        identity.clone_into(&mut self.impersonated);
         self
     }
 
-    /// Asks for certificates of this signer, where an authority has several.
+    /// Requests certificates from this signer, where an authority has several.
     #[must_use]
     pub fn with_signer(mut self, signer: &str) -> Self {
         signer.clone_into(&mut self.signer);
@@ -180,7 +180,7 @@ impl ControlPlane {
     pub(crate) fn channel(&self) -> Channel {
         Endpoint::from(self.uri.clone())
             .connect_timeout(CONNECT_TIMEOUT)
-            .http2_keep_alive_interval(KEEPALIVE)
+            .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
             .keep_alive_while_idle(true)
             .connect_with_connector_lazy(Dialer(Arc::clone(&self.dial)))
     }
@@ -197,13 +197,16 @@ impl ControlPlane {
         Ok(request)
     }
 
-    /// Sends a certificate request (PEM). Gives the chain, leaf first, and the root bundle.
+    /// Sends a certificate signing request (PEM). Returns the chain, leaf first, and the root bundle.
     pub async fn certify(&self, csr: String, life: Duration) -> Result<(String, String), ClientError> {
         let seconds = i64::try_from(life.as_secs()).unwrap_or(i64::MAX);
         let mut request = self.authorised(IstioCertificateRequest {
             csr,
             validity_duration: seconds,
-            metadata: wishes::of([(wishes::SIGNER, &self.signer), (wishes::BEHALF, &self.behalf)]),
+            metadata: csr_metadata::build([
+                (CERT_SIGNER, &self.signer),
+                (IMPERSONATED_IDENTITY, &self.impersonated),
+            ]),
         })?;
         request.set_timeout(CERTIFICATE_TIMEOUT);
         let answer = IstioCertificateServiceClient::new(self.channel())
@@ -218,7 +221,8 @@ impl ControlPlane {
         }
     }
 
-    /// Keeps `state` up to date for ever. `apply` is given what came and answers with what it refuses.
+    /// Keeps `state` up to date indefinitely. `apply` receives the changes and returns the resources it refuses, with
+    /// reasons.
     ///
     /// Cancel safety: may be dropped at any moment; nothing is half applied.
     pub async fn follow(
@@ -226,9 +230,9 @@ impl ControlPlane {
         mut state: delta::Client,
         mut apply: impl FnMut(&Received) -> Vec<(String, String)>,
         mut demands: mpsc::Receiver<Demand>,
-        mut notice: impl FnMut(Event),
+        mut on_event: impl FnMut(Event),
     ) -> Infallible {
-        let mut wait = SHORTEST_WAIT;
+        let mut backoff = MIN_BACKOFF;
         loop {
             let mut answered = false;
             let started = tokio::time::Instant::now();
@@ -237,26 +241,26 @@ impl ControlPlane {
                 apply(received)
             };
             let ended = self
-                .stream(&mut state, &mut watched, &mut demands, &mut notice)
+                .stream(&mut state, &mut watched, &mut demands, &mut on_event)
                 .await;
             state.disconnected();
-            notice(Event::Disconnected(ended));
-            wait = if answered && started.elapsed() >= LASTING {
-                SHORTEST_WAIT
+            on_event(Event::Disconnected(ended));
+            backoff = if answered && started.elapsed() >= STABLE_STREAM_AGE {
+                MIN_BACKOFF
             } else {
-                (wait * 2).min(LONGEST_WAIT)
+                (backoff * 2).min(MAX_BACKOFF)
             };
-            tokio::time::sleep(wait).await;
+            tokio::time::sleep(backoff).await;
         }
     }
 
-    /// One stream until its end.
+    /// Runs one stream until it ends.
     async fn stream(
         &self,
         state: &mut delta::Client,
         apply: &mut impl FnMut(&Received) -> Vec<(String, String)>,
         demands: &mut mpsc::Receiver<Demand>,
-        notice: &mut impl FnMut(Event),
+        on_event: &mut impl FnMut(Event),
     ) -> ClientError {
         let (requests, outgoing) = mpsc::channel(16);
         let opening = state.connected();
@@ -266,7 +270,7 @@ impl ControlPlane {
         };
         let mut service = AggregatedDiscoveryServiceClient::new(self.channel())
             .max_decoding_message_size(self.largest_message);
-        // The first requests go out while the stream is being opened: some servers answer only then.
+        // The first requests go out while the stream is being opened: some servers accept the stream only then.
         let send_opening = async {
             for request in opening {
                 if requests.send(request).await.is_err() {
@@ -280,18 +284,18 @@ impl ControlPlane {
             Ok((Err(status), ())) => return Box::new(status).into(),
             Err(_) => return ClientError::Slow,
         };
-        notice(Event::Connected);
+        on_event(Event::Connected);
         let mut open_demands = true;
         loop {
             let reply = tokio::select! {
                 message = incoming.message() => match message {
-                    Ok(Some(response)) => converse(state, response, apply, notice),
+                    Ok(Some(response)) => handle_response(state, response, apply, on_event),
                     Ok(None) => return ClientError::Ended,
                     Err(status) => return Box::new(status).into(),
                 },
                 demand = demands.recv(), if open_demands => {
                     open_demands = demand.is_some();
-                    demand.and_then(|demand| pass_on(state, &demand))
+                    demand.and_then(|demand| apply_demand(state, &demand))
                 }
             };
             if let Some(reply) = reply
@@ -303,28 +307,28 @@ impl ControlPlane {
     }
 }
 
-fn pass_on(state: &mut delta::Client, demand: &Demand) -> Option<DeltaDiscoveryRequest> {
+fn apply_demand(state: &mut delta::Client, demand: &Demand) -> Option<DeltaDiscoveryRequest> {
     match demand {
         Demand::Subscribe { type_url, name } => state.subscribe(type_url, name),
         Demand::Unsubscribe { type_url, name } => state.unsubscribe(type_url, name),
     }
 }
 
-fn converse(
+fn handle_response(
     state: &mut delta::Client,
     response: crate::proto::discovery::DeltaDiscoveryResponse,
     apply: &mut impl FnMut(&Received) -> Vec<(String, String)>,
-    notice: &mut impl FnMut(Event),
+    on_event: &mut impl FnMut(Event),
 ) -> Option<DeltaDiscoveryRequest> {
     let before = state.in_sync();
     let received = state.receive(response)?;
     let refused = apply(&received);
     let answer = state.answer(&received, &refused);
     if !refused.is_empty() {
-        notice(Event::Refused(refused));
+        on_event(Event::Refused(refused));
     }
     if !before && state.in_sync() {
-        notice(Event::InSync);
+        on_event(Event::InSync);
     }
     Some(answer)
 }

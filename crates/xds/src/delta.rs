@@ -1,6 +1,6 @@
-//! The incremental protocol without IO.
+//! The delta xDS protocol without IO.
 //!
-//! Both sides are driven from outside: something happened goes in, messages to send come out.
+//! The caller drives both sides: events go in, messages to send come out.
 
 mod client;
 #[cfg(test)]
@@ -18,5 +18,5 @@ pub use response::Response;
 pub use server::{LimitExceeded, Server};
 pub use snapshot::{Amendment, Snapshot};
 
-/// Stands for everything in a list of names.
+/// The name that subscribes to every resource of a type.
 pub const WILDCARD: &str = "*";

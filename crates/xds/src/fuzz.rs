@@ -1,5 +1,5 @@
-//! Entry points for fuzzing: whatever a client asks for, the sending side of a stream neither panics nor shows it what
-//! it may not have.
+//! Entry points for fuzzing: no request makes the server side of a stream panic or send a resource that the client may
+//! not see.
 
 use crate::delta::{Audience, Server, Snapshot, Versioned, View};
 use crate::proto::discovery::DeltaDiscoveryRequest;
@@ -7,10 +7,10 @@ use crate::types::{ADDRESS, AUTHORIZATION};
 use prost::Message as _;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Messages of one stream that are looked at.
-const MESSAGES: usize = 64;
+/// Messages of one stream that are processed.
+const MAX_MESSAGES: usize = 64;
 
-/// Resources for everybody, for the client's namespace, and for another. `round` changes one of them.
+/// Resources for every client, for the client's namespace, and for another namespace. `round` changes one of them.
 fn snapshot(round: usize) -> Snapshot {
     let resource = |name: &str, audience, version: usize| {
         let resource = Versioned {
@@ -29,16 +29,17 @@ fn snapshot(round: usize) -> Snapshot {
     ])
 }
 
-/// Requests of one stream, each with its length before it.
+/// Requests of one stream, each prefixed with its length.
 ///
 /// # Panics
 ///
-/// If a client is sent what it may not have, the removal of something unknown to it, or a response before it answered the last.
+/// If the server sends a resource that the client may not see, the removal of a resource that it does not know, or a
+/// response before the client answered the previous one.
 pub fn requests(mut bytes: &[u8]) {
     let mut server = Server::with_view(View::Namespace("shop".into()));
     let mut waiting: BTreeMap<&str, String> = BTreeMap::new();
     let mut known: BTreeSet<String> = BTreeSet::new();
-    for round in 0..MESSAGES {
+    for round in 0..MAX_MESSAGES {
         let Ok(request) = DeltaDiscoveryRequest::decode_length_delimited(&mut bytes) else {
             return;
         };

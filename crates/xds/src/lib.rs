@@ -1,19 +1,19 @@
-//! Discovery: the messages, the incremental protocol as two state machines without IO, and their transport.
+//! xDS: the messages, the delta protocol as two state machines without IO, and their gRPC transport.
 //!
-//! [`delta::Client`] and [`delta::Server`] decide what to send when something arrives; they know no sockets, no time
-//! and no tasks, so tests drive them through thousands of orders of events. [`client`] and [`server`] carry their
-//! messages over gRPC. [`raw`] carries messages nobody here reads.
+//! [`delta::Client`] and [`delta::Server`] decide what to send when something arrives; they have no sockets, no
+//! timers and no tasks, so tests drive them through thousands of orders of events. [`client`] and [`server`] carry their
+//! messages over gRPC. [`raw`] forwards messages without decoding them.
 //!
-//! Does not interpret what it carries: a resource is a name, a version and bytes.
+//! The crate does not interpret resources: a resource is a name, a version and bytes.
 
 pub mod affinity;
 pub mod client;
+pub mod csr_metadata;
 pub mod delta;
 pub mod fuzz;
 pub mod raw;
 pub mod server;
 pub mod types;
-pub mod wishes;
 
 /// Generated from `proto/`: same packages, names and numbers as the peers use.
 #[expect(

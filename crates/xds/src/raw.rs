@@ -1,7 +1,7 @@
-//! Discovery streams whose messages are passed on as they are: bytes in, bytes out.
+//! Discovery streams whose messages are forwarded without decoding: bytes in, bytes out.
 //!
-//! [`Streams`] is the serving side, [`ControlPlane::open`] the calling one. Both kinds of aggregated discovery are
-//! known by their paths; what is said on them is the caller's business.
+//! [`Streams`] is the server, [`ControlPlane::open`] the client. Both variants of aggregated discovery (ADS) are
+//! recognised by their paths; the caller interprets the messages.
 
 use crate::client::{ClientError, ControlPlane, LARGEST_MESSAGE};
 use bytes::{Buf, BufMut, Bytes};
@@ -18,37 +18,37 @@ use tonic::server::{Grpc, NamedService, StreamingService};
 use tonic::{Request, Response, Status, Streaming};
 
 const WORLD_PATH: &str = "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources";
-/// The service of which both are methods.
+/// The gRPC service that has both methods.
 pub(crate) const SERVICE: &str = "envoy.service.discovery.v3.AggregatedDiscoveryService";
 pub(crate) const DELTA_PATH: &str =
     "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources";
 
-/// Which of the two protocols a stream speaks.
+/// The xDS variant of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Protocol {
-    /// State of the world: a response holds everything asked for.
-    World,
-    /// Incremental: a response holds what changed.
+    /// State of the world (SotW): a response holds every subscribed resource.
+    Sotw,
+    /// Delta (incremental): a response holds what changed.
     Delta,
 }
 
 impl Protocol {
     fn path(self) -> &'static str {
         match self {
-            Self::World => WORLD_PATH,
+            Self::Sotw => WORLD_PATH,
             Self::Delta => DELTA_PATH,
         }
     }
 }
 
-/// What a server says on a stream.
+/// Messages of the server on a stream.
 pub type Responses = mpsc::Receiver<Result<Bytes, Status>>;
 
-/// Takes a new stream and gives what is said on it.
+/// Handles a new stream; returns the server's messages on it.
 pub type Accept = Arc<dyn Fn(Protocol, Request<Streaming<Bytes>>) -> Responses + Send + Sync>;
 
 impl ControlPlane {
-    /// Opens a stream on which messages are bytes.
+    /// Opens a stream of undecoded messages.
     pub async fn open(
         &self,
         protocol: Protocol,
@@ -65,12 +65,12 @@ impl ControlPlane {
     }
 }
 
-/// A discovery service that leaves every stream to one function.
+/// A discovery service that passes every stream to one function.
 #[derive(Clone)]
 pub struct Streams(Accept);
 
 impl Streams {
-    /// Gives every stream to `accept`.
+    /// Passes every stream to `accept`.
     pub fn new(accept: Accept) -> Self {
         Self(accept)
     }
@@ -80,10 +80,10 @@ impl NamedService for Streams {
     const NAME: &'static str = SERVICE;
 }
 
-/// What comes of a call.
+/// Future of a gRPC call.
 pub(crate) type Answer<T, E> = Pin<Box<dyn Future<Output = Result<T, E>> + Send>>;
 
-/// What comes of a call to a method that is not there.
+/// Response to a call of an unknown method.
 pub(crate) fn unknown(path: &str) -> Answer<http::Response<tonic::body::Body>, Infallible> {
     let refusal = Status::unimplemented(format!("no method {path}"));
     Box::pin(async move { Ok(refusal.into_http()) })
@@ -104,7 +104,7 @@ where
 
     fn call(&mut self, request: http::Request<B>) -> Self::Future {
         let protocol = match request.uri().path() {
-            WORLD_PATH => Protocol::World,
+            WORLD_PATH => Protocol::Sotw,
             DELTA_PATH => Protocol::Delta,
             other => return unknown(other),
         };
@@ -129,7 +129,7 @@ impl StreamingService<Bytes> for Accepting {
     }
 }
 
-/// Messages as they are.
+/// Codec that leaves messages undecoded.
 #[derive(Debug, Clone, Copy)]
 struct Opaque;
 

@@ -1,7 +1,7 @@
 //! Serves snapshots to many clients, each over its own [`delta::Server`].
 //!
-//! Snapshots come through a watch channel: a client that is slow skips the ones in between. One response per type is
-//! in flight to a client, so memory does not grow with its slowness.
+//! Snapshots come through a watch channel: a slow client skips intermediate ones. One response per type is in flight
+//! to a client, so a slow client does not make memory grow.
 
 mod service;
 
@@ -17,32 +17,32 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::metadata::MetadataMap;
 use tonic::{Extensions, Request, Status, Streaming};
 
-/// What all streams together may make the server remember of resources they name. Streams that want everything name
-/// nothing, and are not held up by those that name much.
-const MAX_REMEMBERED: usize = 64 << 20;
+/// Limit, in bytes, for the subscribed resource names of all streams together. Wildcard subscriptions name no resources,
+/// so streams with many names cannot block them.
+const MAX_REMEMBERED_BYTES: usize = 64 << 20;
 
 /// All types with their resources. Types are sent in the order of their URLs: policies before the workloads that
 /// name them.
 pub type Snapshots = BTreeMap<&'static str, Snapshot>;
 
-/// Decides who may listen.
+/// Authenticates clients and decides what each may see.
 #[tonic::async_trait]
 pub trait Admission: Send + Sync {
-    /// The caller's name, or why it may not.
+    /// The authenticated name of the client, or why it is refused.
     async fn admit(&self, metadata: &MetadataMap) -> Result<String, Status>;
 
-    /// The same, for a request that came with what the server knows of its connection.
+    /// The same, with the properties that the server attached to the connection.
     async fn admit_over(&self, metadata: &MetadataMap, _connection: &Extensions) -> Result<String, Status> {
         self.admit(metadata).await
     }
 
-    /// What a caller that was admitted may have.
+    /// The resources that an admitted client may see.
     fn view(&self, _caller: &str) -> View {
         View::Everything
     }
 }
 
-/// Told about a caller and what it refused.
+/// Callback for a NACK: name of the client and its error message.
 pub type Refusal = Arc<dyn Fn(&str, &str) + Send + Sync>;
 
 /// The discovery service.
@@ -54,7 +54,7 @@ pub struct Discovery {
 }
 
 impl Discovery {
-    /// Serves what the channel holds.
+    /// Serves the latest snapshots of the channel.
     pub fn new(
         snapshots: watch::Receiver<Arc<Snapshots>>,
         admission: Arc<dyn Admission>,
@@ -73,7 +73,7 @@ impl Discovery {
         Service(Arc::new(self))
     }
 
-    /// A stream of a caller that may listen.
+    /// Admits the client and starts the session of its stream.
     async fn open(
         &self,
         request: Request<Streaming<DeltaDiscoveryRequest>>,
@@ -99,14 +99,14 @@ impl Discovery {
     }
 }
 
-/// A stream's part of what all streams made the server remember.
+/// A stream's share of the bytes that all streams together make the server remember.
 struct Remembered {
     all: Arc<AtomicUsize>,
     own: usize,
 }
 
 impl Remembered {
-    /// Whether there is room for so much.
+    /// Changes the stream's share to `own` bytes; `false` if the total exceeds the limit.
     fn set(&mut self, own: usize) -> bool {
         let before = std::mem::replace(&mut self.own, own);
         if own <= before {
@@ -114,7 +114,7 @@ impl Remembered {
             return true;
         }
         let all = self.all.fetch_add(own - before, Ordering::Relaxed) + (own - before);
-        all <= MAX_REMEMBERED
+        all <= MAX_REMEMBERED_BYTES
     }
 }
 
@@ -134,7 +134,7 @@ struct Session {
 }
 
 impl Session {
-    /// What the client said; an error ends the stream.
+    /// Handles a request of the client; an error ends the stream.
     fn receive(&mut self, state: &mut delta::Server, request: DeltaDiscoveryRequest) -> Result<(), Status> {
         let refused = state
             .receive(request)
@@ -150,7 +150,7 @@ impl Session {
         Ok(())
     }
 
-    /// Ends with the stream, with the client, or with the source of snapshots.
+    /// Runs until the stream, the client or the source of snapshots ends.
     async fn run(mut self, mut requests: Streaming<DeltaDiscoveryRequest>) {
         let mut state = delta::Server::with_view(std::mem::take(&mut self.view));
         loop {
@@ -161,7 +161,7 @@ impl Session {
                         return;
                     },
                     Ok(None) => return,
-                    // A request that is too long, say. Without effect if the client is gone.
+                    // For example a request over the size limit. The send has no effect if the client is gone.
                     Err(status) => {
                         let _ = self.responses.send(Err(status)).await;
                         return;

@@ -1,4 +1,4 @@
-//! The kinds of resources, by their type URLs.
+//! Type URLs of the resources.
 
 /// Workloads and services ([`crate::proto::workload::Address`]).
 pub const ADDRESS: &str = "type.googleapis.com/istio.workload.Address";
@@ -21,5 +21,5 @@ pub const NAME_TABLE: &str = "type.googleapis.com/istio.networking.nds.v1.NameTa
 /// Configuration of the agent itself.
 pub const PROXY_CONFIG: &str = "type.googleapis.com/istio.mesh.v1alpha1.ProxyConfig";
 
-/// How a workload that is no pod feels.
+/// Health of a workload that is not a pod (for example a VM).
 pub const HEALTH: &str = "type.googleapis.com/istio.v1.HealthInformation";

@@ -19,8 +19,8 @@ use tokio_stream::wrappers::TcpListenerStream;
 use tonic::Status;
 use tonic::metadata::MetadataMap;
 
-/// Far more than any of this takes, also on a busy machine.
-const PATIENCE: Duration = Duration::from_mins(1);
+/// Far longer than any step takes, also on a busy machine.
+const TEST_TIMEOUT: Duration = Duration::from_mins(1);
 
 fn snapshots(content: &[(&str, u8)]) -> Arc<Snapshots> {
     let resources = content.iter().map(|(name, byte)| {
@@ -43,14 +43,14 @@ struct Plane {
 }
 
 impl Plane {
-    /// As a killed process: every connection breaks.
+    /// Breaks every connection, as a killed process does.
     fn kill(self) {
         self.stop.send(()).unwrap();
         self.thread.join().unwrap();
     }
 }
 
-/// Lets in whoever knows it.
+/// Admits clients that send the token.
 struct Secret;
 
 #[tonic::async_trait]
@@ -63,7 +63,7 @@ impl Admission for Secret {
     }
 }
 
-/// In a runtime of its own, which takes all its connections with it when it ends.
+/// Runs in a separate runtime; dropping it closes all its connections.
 fn serve(listener: std::net::TcpListener, source: watch::Receiver<Arc<Snapshots>>) -> Plane {
     let (refused, refusals) = mpsc::unbounded_channel();
     let discovery = Discovery::new(
@@ -133,7 +133,7 @@ fn follow(plane: ControlPlane) -> (mpsc::UnboundedReceiver<Change>, mpsc::Unboun
 }
 
 async fn soon<T>(channel: &mut mpsc::UnboundedReceiver<T>) -> T {
-    tokio::time::timeout(PATIENCE, channel.recv())
+    tokio::time::timeout(TEST_TIMEOUT, channel.recv())
         .await
         .unwrap()
         .unwrap()
@@ -201,7 +201,7 @@ async fn a_message_beyond_the_limit_is_refused_and_said() {
     let _plane = serve(listener, source);
     let small = control_plane(address, "secret").with_largest_message(1024);
     let (mut changes, mut events) = follow(small);
-    // It tries again, and each time says why.
+    // The client retries, and reports the reason each time.
     for _ in 0..2 {
         assert!(matches!(soon(&mut events).await, Event::Connected));
         let event = soon(&mut events).await;
@@ -271,7 +271,7 @@ fn a_mesh_of_100_000_workloads_fits_a_message() {
     assert!(size > LARGEST_MESSAGE / 4, "{size} bytes");
 }
 
-/// A raw client, which can say what a well-behaved one never would.
+/// A raw client, which can send requests that a well-behaved client never sends.
 async fn say(address: SocketAddr, requests: Vec<DeltaDiscoveryRequest>) -> Status {
     let channel = tonic::transport::Endpoint::from_shared(format!("http://{address}"))
         .unwrap()
@@ -307,7 +307,7 @@ fn named(count: usize, of: &str) -> DeltaDiscoveryRequest {
     }
 }
 
-/// One message of 62 MB used to cost 1.2 GB and ten seconds of everybody's time.
+/// One message of 62 MB used to cost 1.2 GB of memory and to block all clients for ten seconds.
 #[tokio::test]
 async fn a_client_that_names_millions_of_resources_is_refused_and_others_are_served() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

@@ -1,4 +1,4 @@
-//! What Envoy can reach before the control plane has said anything: itself, the agent, collectors.
+//! Static clusters, which Envoy can reach before discovery: itself, the agent, collectors.
 
 use super::{BootstrapError, Description, Family, socket_address, tracing};
 use serde_json::{Value, json};

@@ -1,4 +1,4 @@
-//! What a program that speaks discovery itself needs to know, in a file of gRPC's own format.
+//! The bootstrap file for proxyless gRPC applications, in gRPC's format.
 
 use super::{Description, node};
 use serde_json::{Value, json};

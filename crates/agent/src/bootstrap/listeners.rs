@@ -1,4 +1,4 @@
-//! Ports that are open whatever the control plane says: metrics and readiness.
+//! Static listeners, independent of the control plane: metrics and readiness.
 //!
 //! Neither counts as load: an Envoy that sheds connections must still answer its probes.
 
@@ -45,7 +45,7 @@ fn chain(name: &str, prefix: &str, cluster: &str, mut filters: Vec<Value>) -> Va
         "name": "envoy.filters.http.router",
         "typed_config": {"@type": "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router"},
     }));
-    // Without Envoy's usual limit of 15 s: whoever waits for readiness may wait longer, and says how long.
+    // Envoy's default route timeout of 15 s is disabled: a client may wait longer for readiness, and sets its own limit.
     let host = json!({
         "name": "backend",
         "domains": ["*"],

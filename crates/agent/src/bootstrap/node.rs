@@ -1,4 +1,4 @@
-//! Who this Envoy is, for the control plane: what discovery knows anyway, and what only an Envoy has.
+//! The xDS node of an Envoy: the node of the pod, plus the fields that only an Envoy has.
 
 use super::Description;
 use serde_json::{Map, Value, json};
@@ -49,7 +49,7 @@ fn envoys_own(description: &Description) -> Map<String, Value> {
     own
 }
 
-/// The name the control plane shows, where it is spoken to with TLS.
+/// The server name of the control plane, if it is reached over TLS.
 fn control_plane_name(description: &Description) -> Option<&str> {
     if description.config_text("controlPlaneAuthPolicy") == Some("NONE") {
         return None;

@@ -4,7 +4,7 @@ use super::Description;
 use serde_json::{Map, Value, json};
 
 const CONNECTION_LIMIT: &str = "overload.global_downstream_max_connections";
-/// Stands for no limit.
+/// Value that means no limit.
 const NO_LIMIT: u64 = 2_147_483_647;
 
 pub(super) fn layers(description: &Description) -> Value {
@@ -14,7 +14,7 @@ pub(super) fn layers(description: &Description) -> Value {
     ]})
 }
 
-/// Istio's defaults, changed by the `ProxyConfig`: an empty text takes a default away.
+/// Istio's defaults, changed by the `ProxyConfig`: an empty string removes a default.
 fn values(description: &Description) -> Map<String, Value> {
     let mut values = defaults();
     let configured = description.config(&["runtimeValues"]).and_then(Value::as_object);

@@ -41,7 +41,7 @@ const TAGS: &[(&str, &str)] = &[
     ("authz_dry_run_result", r"(\.shadow_(allowed|denied))"),
 ];
 
-// istio: what a sidecar keeps when nothing is said.
+// istio: the statistics that a sidecar keeps by default.
 const PREFIXES: &[&str] = &[
     "cluster_manager",
     "listener_manager",
@@ -72,7 +72,7 @@ pub(super) fn config(description: &Description) -> Value {
     })
 }
 
-/// Labels somebody asked for by name; other characters would make another expression of it.
+/// Extra labels configured by name. Names with other characters are dropped, because the name becomes part of a regex.
 fn extra_tags(description: &Description) -> Vec<String> {
     let configured = strings(description.config(&["extraStatTags"]));
     let mut names: Vec<String> = configured

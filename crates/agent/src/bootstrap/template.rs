@@ -1,6 +1,6 @@
-//! A bootstrap from a template of the user's, as Istio's agent renders it: Go template text with Istio's names.
+//! A bootstrap from the user's template, as Istio's agent renders it: Go template text with Istio's names.
 //!
-//! What a name holds comes from the bootstrap that would be made without the template, so both always agree.
+//! The values come from the bootstrap that would be made without the template, so both always agree.
 
 use super::{BootstrapError, Description, Family, node, render};
 use gotmpl::{FuncMap, Value as Go};
@@ -9,14 +9,14 @@ use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Most rounds one `range` may take.
-const MOST_ROUNDS: u64 = 10_000;
+/// Iteration limit of one `range`.
+const MAX_RANGE_ITERATIONS: u64 = 10_000;
 
 /// Renders a template; the result is JSON or YAML.
 pub fn from_template(description: &Description, text: &str) -> Result<Value, BootstrapError> {
     let failed = |why: String| BootstrapError::Template { why };
     let template = gotmpl::Template::new("bootstrap")
-        .max_range_iters(MOST_ROUNDS)
+        .max_range_iters(MAX_RANGE_ITERATIONS)
         .funcs(functions())
         .parse(text)
         .map_err(|error| failed(error.to_string()))?;
@@ -24,7 +24,7 @@ pub fn from_template(description: &Description, text: &str) -> Result<Value, Boo
     template
         .execute_fmt(&mut output, &go(&Value::Object(names(description)?)))
         .map_err(|error| failed(error.to_string()))?;
-    // istio: a name that holds nothing prints as this.
+    // istio: a missing value is rendered as this.
     let output = output.replace("<no value>", "");
     let document = yaml::parse_str(&output).map_err(|error| failed(error.to_string()))?;
     match document.map(|document| document.value) {
@@ -127,7 +127,7 @@ fn names(description: &Description) -> Result<Map<String, Value>, BootstrapError
     Ok(all)
 }
 
-/// The address of a collector, as text that stands where an address stands.
+/// The address of a collector, as text for the place of an address in the template.
 fn collector(made: &Value, name: &str) -> Value {
     let clusters = made
         .pointer("/static_resources/clusters")

@@ -20,7 +20,7 @@ pub(super) struct Collector {
     pub(super) name: &'static str,
     /// Where it is.
     pub(super) address: Value,
-    /// Whether HTTP/2 is spoken.
+    /// Whether the collector uses HTTP/2.
     pub(super) http2: bool,
 }
 

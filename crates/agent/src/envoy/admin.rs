@@ -1,4 +1,4 @@
-//! Envoy's administration, on loopback. Every question has a time limit.
+//! Client of Envoy's admin interface, on loopback. Every request has a timeout.
 
 use bytes::Bytes;
 use http::{Method, Request};
@@ -10,35 +10,35 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 
 /// A healthy Envoy answers within milliseconds, a busy one within a second.
-const TIMEOUT: Duration = Duration::from_secs(2);
-/// Statistics of a large mesh, filtered.
-const LARGEST_ANSWER: usize = 16 << 20;
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
+/// Size limit of a response: filtered statistics of a large mesh.
+const MAX_RESPONSE_BYTES: usize = 16 << 20;
 
-/// No usable answer.
+/// A request to the admin interface failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum AdminError {
-    /// Not reached, or it broke off.
+    /// The connection failed.
     #[error("ask Envoy for {path}")]
     Ask {
-        /// What.
+        /// Path of the request.
         path: String,
-        /// Why.
+        /// Error of the connection.
         #[source]
         source: io::Error,
     },
-    /// Something else than 200.
+    /// The status is not 200.
     #[error("Envoy answered {status} to {path}: {body}")]
     Status {
-        /// What was asked.
+        /// Path of the request.
         path: String,
-        /// What came.
+        /// Status of the response.
         status: u16,
-        /// And what it said.
+        /// Body of the response.
         body: String,
     },
 }
 
-/// The administration of one Envoy.
+/// The admin interface of one Envoy.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Admin(pub(super) SocketAddr);
 
@@ -48,14 +48,14 @@ impl Admin {
         self.ask(Method::GET, "/ready").await.is_ok()
     }
 
-    /// Begins to drain: new connections from outside are refused gently, open ones may finish. What the application
-    /// opens still works.
+    /// Starts a graceful drain of the inbound listeners: open connections may finish. Outbound connections of the
+    /// application still work.
     pub(super) async fn drain(self) -> Result<(), AdminError> {
         let path = "/drain_listeners?inboundonly&graceful";
         self.ask(Method::POST, path).await.map(drop)
     }
 
-    /// The same, but Envoy goes on listening: the drain hook, after which the application may still work for long.
+    /// The same, but Envoy keeps listening: for the drain hook, after which the application may still run for long.
     pub(super) async fn drain_gently(self) -> Result<(), AdminError> {
         let path = "/drain_listeners?inboundonly&graceful&skip_exit";
         self.ask(Method::POST, path).await.map(drop)
@@ -74,7 +74,7 @@ impl Admin {
             path: path.to_owned(),
             source,
         };
-        let asked = tokio::time::timeout(TIMEOUT, exchange(self.0, method, path)).await;
+        let asked = tokio::time::timeout(REQUEST_TIMEOUT, exchange(self.0, method, path)).await;
         let (status, body) = asked
             .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
             .map_err(failed)?;
@@ -103,14 +103,16 @@ async fn exchange(at: SocketAddr, method: Method, path: &str) -> io::Result<(u16
     let talk = async {
         let response = sender.send_request(request).await.map_err(io::Error::other)?;
         let status = response.status().as_u16();
-        let body = Limited::new(response.into_body(), LARGEST_ANSWER).collect().await;
+        let body = Limited::new(response.into_body(), MAX_RESPONSE_BYTES)
+            .collect()
+            .await;
         let body = body.map_err(io::Error::other)?.to_bytes();
         Ok((status, String::from_utf8_lossy(&body).into_owned()))
     };
     tokio::pin!(connection);
     tokio::select! {
         done = talk => done,
-        // Only until the answer is there: afterwards the connection is closed.
+        // The connection task runs only until the response has arrived.
         ended = &mut connection => match ended {
             Err(error) => Err(io::Error::other(error)),
             Ok(()) => Err(io::ErrorKind::UnexpectedEof.into()),

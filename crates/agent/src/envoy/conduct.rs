@@ -1,20 +1,20 @@
-//! The end of an Envoy that was asked to stop, by the same plan as the built-in proxy's.
+//! Drain and stop of an Envoy, by the same plan as for the built-in proxy.
 
 use super::admin::{Admin, AdminError};
 use crate::application;
-use crate::stop::{Application, Asked, Knobs, Plan, StopSwitch, plan, until_deaf};
+use crate::stop::{Application, Asked, Knobs, Plan, StopSwitch, plan, until_not_listening};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// How often Envoy is asked what is open.
-const LOOK: Duration = Duration::from_millis(100);
-/// So often in a row must nobody need it.
-const LOOKS: u32 = 2;
-/// One that does not answer so often in a row has nothing left to say.
+/// Interval between two queries of Envoy's open connections.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
+/// Consecutive queries without an open connection before Envoy is stopped.
+const REQUIRED_QUIET_POLLS: u32 = 2;
+/// Consecutive failed queries after which Envoy is stopped.
 // istio: five.
-const SILENT: u32 = 5;
+const MAX_FAILED_POLLS: u32 = 5;
 
-/// Sees an Envoy through its drain; done when it may be ended. Says what goes wrong.
+/// Drains an Envoy. Completes when it may be stopped. Errors go to `trouble`.
 pub(super) async fn conduct(
     admin: Admin,
     switch: &StopSwitch,
@@ -25,10 +25,10 @@ pub(super) async fn conduct(
     switch.reached(Asked::Drain).await;
     let hooked = switch.asked() == Asked::Drain;
     if hooked {
-        // The application was not told yet, or is finishing: it decides how long it takes work.
+        // The application has not received SIGTERM yet, or is finishing: it decides how long it accepts work.
         let patience = plan(knobs, Application::Listens).latest / 2;
         tokio::select! {
-            () = until_deaf(ours, patience) => {}
+            () = until_not_listening(ours, patience) => {}
             () = switch.reached(Asked::Stop) => {}
         }
         if let Err(error) = admin.drain_gently().await {
@@ -45,28 +45,28 @@ pub(super) async fn conduct(
     }
 }
 
-/// Lets what is open finish before another Envoy takes over, for as long as `patience`.
+/// Lets open connections finish before another Envoy takes over, for at most `patience`.
 pub(super) async fn let_finish(admin: Admin, patience: Duration, trouble: impl Fn(&AdminError)) {
     let plan = Plan {
         earliest: Duration::ZERO,
         latest: patience,
         follow: false,
     };
-    // Time over is as good: then what is left is cut.
+    // After the timeout the remaining connections are closed.
     let _ = tokio::time::timeout(plan.latest, until_unneeded(admin, &plan, &[], &trouble)).await;
 }
 
 async fn until_unneeded(admin: Admin, plan: &Plan, ours: &[u16], trouble: &impl Fn(&AdminError)) {
     let started = Instant::now();
-    // New work from outside is taken for as long as the application takes it, but not for ever.
+    // New inbound work is accepted for as long as the application listens, but not indefinitely.
     if plan.follow {
-        until_deaf(ours, plan.latest / 2).await;
+        until_not_listening(ours, plan.latest / 2).await;
     }
     if let Err(error) = admin.drain().await {
         trouble(&error);
     }
     let (mut quiet, mut silent) = (0, 0);
-    while quiet < LOOKS && silent < SILENT {
+    while quiet < REQUIRED_QUIET_POLLS && silent < MAX_FAILED_POLLS {
         let early = started.elapsed() < plan.earliest;
         let open = if early {
             None
@@ -80,6 +80,6 @@ async fn until_unneeded(admin: Admin, plan: &Plan, ours: &[u16], trouble: &impl 
         };
         let unneeded = matches!(open, Some(Ok(0))) && !(plan.follow && application::listens(ours));
         quiet = if unneeded { quiet + 1 } else { 0 };
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }

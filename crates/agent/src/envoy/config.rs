@@ -1,4 +1,4 @@
-//! Envoy's first configuration as a file.
+//! Envoy's bootstrap configuration as a file.
 
 use super::{EnvoyError, EnvoySettings};
 use crate::bootstrap;
@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 
 /// The file Envoy reads at its start.
 pub(super) enum Config {
-    /// Ours; goes with the value.
+    /// Written by the agent; removed on drop.
     Made(PathBuf),
-    /// The user's.
+    /// Supplied by the user.
     Given(PathBuf),
 }
 
@@ -48,7 +48,7 @@ impl Config {
 impl Drop for Config {
     fn drop(&mut self) {
         if let Self::Made(path) = self {
-            // Whoever looks for it later finds nothing old; if it stays, the next start writes it anew.
+            // So that no outdated file remains. A failure is harmless: the next start writes the file again.
             let _ = std::fs::remove_file(path);
         }
     }

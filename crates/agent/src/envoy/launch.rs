@@ -9,26 +9,26 @@ use std::time::Duration;
 pub struct Launch {
     /// The program.
     pub binary: PathBuf,
-    /// How long Envoy takes to drain when it is told to.
+    /// Duration of a drain.
     pub drain: Duration,
-    /// Local addresses are of version 6.
+    /// Whether local addresses are IPv6.
     pub ipv6: bool,
     /// `warning`, or with components: `warning,misc:error`.
     pub log_level: String,
     /// `misc:error`; used where the level names no components.
     pub component_log_level: String,
-    /// Says nothing about deprecated fields.
+    /// Suppresses warnings about deprecated fields.
     pub skip_deprecated_logs: bool,
     /// Leaves a core file when it crashes.
     pub core_dump: bool,
     /// Threads; `None` leaves it to Envoy, which takes one for each CPU.
     pub concurrency: Option<usize>,
-    /// A file whose content is laid over the configuration.
+    /// A file that is merged over the configuration.
     pub override_file: Option<PathBuf>,
 }
 
-/// The words after the program's name. `overlay` is the content of the override.
-// istio: the same words in the same order.
+/// The arguments after the program's name. `overlay` is the content of the override.
+// istio: the same arguments in the same order.
 pub(super) fn arguments(launch: &Launch, config: &Path, overlay: Option<&str>) -> Vec<OsString> {
     let mut words: Vec<OsString> = vec!["-c".into(), config.into()];
     let mut say = |text: &str| words.push(text.into());

@@ -1,4 +1,4 @@
-//! Names for the pod of an Envoy: the control plane sends a table, the agent answers from it.
+//! DNS for a pod with an Envoy: the control plane sends a name table (NDS), the agent answers queries from it.
 
 use prost::Message;
 use remora_proxy::dns::{Dns, Sockets};
@@ -30,7 +30,7 @@ struct NameInfo {
     namespace: String,
 }
 
-/// Answers for names from the first table on; questions of before wait in the sockets.
+/// Answers queries once the first table has arrived; earlier queries wait in the sockets.
 pub(super) struct Names {
     mesh: Arc<Mesh>,
     known: Mutex<BTreeSet<String>>,
@@ -38,7 +38,7 @@ pub(super) struct Names {
 }
 
 impl Names {
-    /// `dns` answers from `mesh`, of which nobody else knows anything.
+    /// `dns` answers from `mesh`, which no other task uses.
     pub(super) fn new(mesh: Arc<Mesh>, dns: Arc<Dns>, sockets: Sockets) -> Self {
         Self {
             mesh,
@@ -47,7 +47,7 @@ impl Names {
         }
     }
 
-    /// Takes a table, whole or not at all.
+    /// Applies a table completely or not at all.
     pub(super) fn apply(&self, bytes: &[u8]) -> Result<(), String> {
         let table = NameTable::decode(bytes).map_err(|error| error.to_string())?;
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
@@ -64,7 +64,7 @@ impl Names {
     }
 }
 
-/// A table as what the mesh understands: every host is a service.
+/// Converts a table for the mesh: every host becomes a service.
 fn received(table: NameTable, before: &BTreeSet<String>) -> Result<(Received, BTreeSet<String>), String> {
     let mut received = Received::default();
     ADDRESS.clone_into(&mut received.type_url);

@@ -1,4 +1,4 @@
-//! The process of an Envoy: started, waited for, asked to end, ended.
+//! The Envoy process: start, wait, terminate, kill.
 
 use super::launch::{Launch, arguments};
 use crate::children::{Child, Children};
@@ -10,7 +10,7 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// How a process ended, as a shell counts: its code, or 128 and the signal.
+/// Exit code of a process, as a shell reports it: its code, or 128 plus the signal.
 pub(super) fn exit_code(status: ExitStatus) -> u8 {
     let code = match (status.code(), status.signal()) {
         (Some(code), _) => code,
@@ -20,7 +20,7 @@ pub(super) fn exit_code(status: ExitStatus) -> u8 {
     u8::try_from(code).unwrap_or(255)
 }
 
-/// Signals that Envoy knows and the agent has no use for: it would die of them.
+/// Signals that are forwarded to Envoy. Without a handler they would terminate the agent.
 // envoy: SIGUSR1 opens log files again, SIGHUP is noted.
 #[derive(Debug)]
 pub(super) struct Passed {
@@ -36,7 +36,7 @@ impl Passed {
         })
     }
 
-    /// The next one, by its number.
+    /// Number of the next signal.
     pub(super) async fn next(&mut self) -> i32 {
         tokio::select! {
             _ = self.hangup.recv() => SignalKind::hangup().as_raw_value(),
@@ -45,7 +45,7 @@ impl Passed {
     }
 }
 
-/// A running Envoy. Ends with the value, and with the agent, however that ends.
+/// A running Envoy. Killed on drop, and by the kernel when the agent dies.
 #[derive(Debug)]
 pub(super) struct Envoy {
     child: Child,
@@ -55,24 +55,24 @@ impl Envoy {
     /// Starts it. Standard output and error are the agent's.
     pub(super) fn start(children: &Children, launch: &Launch, config: &Path) -> io::Result<Self> {
         let mut command = command(launch, config)?;
-        // A group of its own: what a terminal sends to ours is for the agent to decide about.
+        // A separate process group: signals of a terminal go to the agent only, which decides about Envoy.
         command.process_group(0);
         process::end_with_parent(&mut command);
         let child = children.spawn(&mut command)?;
         Ok(Self { child })
     }
 
-    /// Waits for its end. Cancel safety: may be dropped and asked again.
+    /// Waits for Envoy to exit. Cancel safety: may be dropped and called again.
     pub(super) async fn ended(&mut self) -> ExitStatus {
         self.child.ended().await
     }
 
-    /// Passes a signal on.
+    /// Forwards a signal.
     pub(super) fn signal(&self, number: i32) -> io::Result<()> {
         self.child.signal(number)
     }
 
-    /// Asks it to end and, after `patience`, ends it.
+    /// Sends SIGTERM and, after `patience`, SIGKILL.
     pub(super) async fn stop(&mut self, patience: Duration) -> io::Result<ExitStatus> {
         self.child.signal(process::TERMINATE)?;
         if let Ok(status) = tokio::time::timeout(patience, self.child.ended()).await {
@@ -85,12 +85,12 @@ impl Envoy {
 
 impl Drop for Envoy {
     fn drop(&mut self) {
-        // Only left running when something failed; nobody is there to be told that this failed, too.
+        // Still running only after another error, which is reported; a failed kill adds nothing.
         let _ = self.child.signal(process::KILL);
     }
 }
 
-/// Whether Envoy would take the configuration; what it said if not.
+/// Whether Envoy accepts the configuration.
 pub(super) async fn validate(children: &Children, launch: &Launch, config: &Path) -> io::Result<bool> {
     let mut command = command(launch, config)?;
     command.args(["--mode", "validate"]);

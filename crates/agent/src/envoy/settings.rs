@@ -1,4 +1,4 @@
-//! What the agent is told about its Envoy.
+//! Settings for an Envoy as the proxy.
 
 use super::launch::Launch;
 use crate::bootstrap::{Description, Ports};
@@ -8,29 +8,29 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-// istio: drainDuration where nothing is said.
-const USUAL_DRAIN: Duration = Duration::from_secs(45);
-// istio: where applications look for it, too.
+// istio: the default of drainDuration.
+const DEFAULT_DRAIN_DURATION: Duration = Duration::from_secs(45);
+// istio: applications look for the socket there, too.
 const SDS_DIRECTORY: &str = "./var/run/secrets/workload-spiffe-uds";
 
-/// What the agent does with an Envoy.
+/// Settings for an Envoy.
 #[derive(Debug, Clone)]
 pub struct EnvoySettings {
-    /// How it is started.
+    /// Command line.
     pub launch: Launch,
-    /// From which its configuration is made.
+    /// Inputs of the generated bootstrap.
     pub description: Description,
-    /// A configuration that is used as it is, instead.
+    /// A bootstrap supplied by the user, used instead.
     pub custom_config: Option<PathBuf>,
-    /// Where sockets and configuration are.
+    /// Directory of the sockets and the configuration.
     pub config_path: PathBuf,
-    /// Everything but Envoy itself runs.
+    /// Runs everything except Envoy itself.
     pub disabled: bool,
-    /// A template of the configuration.
+    /// A template of the bootstrap.
     pub template: Option<PathBuf>,
-    /// Whether the control plane tells the agent about itself.
+    /// Whether the control plane sends configuration for the agent itself.
     pub follow_config: bool,
-    /// How the application is asked how it feels, for the control plane.
+    /// Health check of the application, reported to the control plane.
     pub health: Option<Schedule>,
     /// Where programs that speak discovery themselves find what they need.
     pub grpc_bootstrap: PathBuf,
@@ -118,13 +118,15 @@ fn launch(inputs: &Inputs, config: &ProxyConfig, addresses: &[IpAddr]) -> Result
     };
     Ok(Launch {
         binary: config.text("binaryPath").unwrap_or("/usr/local/bin/envoy").into(),
-        drain: config.duration("drainDuration")?.unwrap_or(USUAL_DRAIN),
+        drain: config
+            .duration("drainDuration")?
+            .unwrap_or(DEFAULT_DRAIN_DURATION),
         ipv6: !addresses.is_empty() && addresses.iter().all(IpAddr::is_ipv6),
         log_level: flag("proxyLogLevel", "warning"),
         component_log_level: flag("proxyComponentLogLevel", ""),
         skip_deprecated_logs: env.switch("ENVOY_SKIP_DEPRECATED_LOGS", true)?,
         core_dump: env.switch("ISTIO_ENVOY_ENABLE_CORE_DUMP", false)?,
-        // Envoy takes 0 for one thread; Istio's 0 means one for each CPU, which is what Envoy does when not told.
+        // Envoy reads 0 as one thread. Istio's 0 means one per CPU, which is Envoy's default without the flag.
         concurrency: concurrency.filter(|count| *count > 0),
         override_file: env.text("ISTIO_BOOTSTRAP_OVERRIDE").map(PathBuf::from),
     })

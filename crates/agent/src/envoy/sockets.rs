@@ -1,4 +1,4 @@
-//! What Envoy talks to: secrets and discovery, over unix sockets.
+//! The agent's services for Envoy: SDS and xDS over unix sockets.
 
 use super::names::Names;
 use super::{EnvoyError, EnvoySettings};
@@ -23,7 +23,7 @@ use std::time::Duration;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::watch;
 
-/// A unix socket for everybody in the pod. What a dead process left behind is taken away.
+/// A unix socket for all processes of the pod. A stale socket file of a dead process is removed.
 // istio: mode 0666, because Envoy and applications may be other users.
 fn listen(path: &Path) -> Result<UnixListener, EnvoyError> {
     let open = || {
@@ -44,13 +44,13 @@ fn listen(path: &Path) -> Result<UnixListener, EnvoyError> {
     })
 }
 
-/// Somebody else (SPIRE, for instance) answers for secrets already.
+/// Whether another process (SPIRE, for example) already serves secrets on the socket.
 async fn is_answered(path: &Path) -> bool {
     let connect = tokio::time::timeout(Duration::from_secs(1), UnixStream::connect(path));
     matches!(connect.await, Ok(Ok(_)))
 }
 
-/// Serves secrets from here on; `false` where somebody else does.
+/// Starts to serve secrets; `false` if another process does.
 pub(super) async fn secrets(
     envoy: &EnvoySettings,
     secrets: &Secrets,
@@ -81,7 +81,7 @@ pub(super) async fn secrets(
     Ok(true)
 }
 
-/// Gets a certificate, hands it to Envoy and to whoever wants it as files, and keeps it fresh.
+/// Obtains a certificate, passes it to Envoy and writes the configured files, and renews it.
 pub(super) fn certify(
     certificates: Certificates,
     secrets: Secrets,
@@ -105,23 +105,23 @@ pub(super) fn certify(
             }
             later(notice);
         };
-        certificates.stay(&identity, jitter(), &mut hear).await;
+        certificates.renew_forever(&identity, jitter(), &mut hear).await;
     });
 }
 
-/// What the agent itself has to do with discovery.
+/// The agent's own use of discovery.
 pub(super) struct Interests {
-    /// Answers for the pod's names, if they are captured.
+    /// DNS of the pod, if it is captured.
     pub(super) names: Option<Names>,
-    /// Believes the roots the control plane names, if it is to.
+    /// Trusts additional roots from the control plane, if that is enabled.
     pub(super) secrets: Option<Secrets>,
-    /// How the application feels.
+    /// Health of the application.
     pub(super) health: watch::Receiver<Option<Health>>,
-    /// What Envoy may start with while the control plane is away.
+    /// Configuration that Envoy may start with while the control plane is unavailable.
     pub(super) last_good: Option<LastGood>,
 }
 
-/// Carries discovery from here on.
+/// Starts to proxy discovery.
 pub(super) fn discovery(
     control_plane: ControlPlane,
     envoy: &EnvoySettings,
@@ -131,7 +131,7 @@ pub(super) fn discovery(
 ) -> Result<(), EnvoyError> {
     let listener = listen(Path::new(&envoy.description.xds_socket))?;
     let needed = CLUSTERS | LISTENERS | if interests.names.is_some() { NAMES } else { 0 };
-    let ear = Arc::new(Ear {
+    let observer = Arc::new(DiscoveryObserver {
         needed,
         seen: AtomicU8::new(0),
         readiness: sidecar.readiness.clone(),
@@ -140,12 +140,12 @@ pub(super) fn discovery(
     });
     let mut own = Vec::new();
     if let Some(names) = interests.names {
-        let ear = Arc::clone(&ear);
+        let observer = Arc::clone(&observer);
         own.push(Own {
             type_url: NAME_TABLE.to_owned(),
             apply: Arc::new(move |bytes| {
                 names.apply(bytes)?;
-                ear.see(NAMES);
+                observer.mark_seen(NAMES);
                 Ok(())
             }),
         });
@@ -161,7 +161,7 @@ pub(super) fn discovery(
         own,
         health: interests.health,
         last_good: interests.last_good,
-        tell: Arc::new(move |event| ear.hear(&event)),
+        tell: Arc::new(move |event| observer.on_event(&event)),
     };
     let failed = log.clone();
     tokio::spawn(async move {
@@ -179,7 +179,7 @@ struct ProxyConfig {
     roots: Vec<String>,
 }
 
-/// Believes the roots in a configuration, all or none.
+/// Trusts the roots in a configuration, all or none.
 fn believe(bytes: &[u8], secrets: &Secrets) -> Result<(), String> {
     let config = ProxyConfig::decode(bytes).map_err(|error| error.to_string())?;
     for root in &config.roots {
@@ -193,33 +193,33 @@ const CLUSTERS: u8 = 1;
 const LISTENERS: u8 = 2;
 const NAMES: u8 = 4;
 
-/// Makes readiness from what happens on Envoy's stream.
-struct Ear {
-    /// What there must have been.
+/// Updates readiness, metrics and log from the events of Envoy's stream.
+struct DiscoveryObserver {
+    /// Bits of the types that readiness requires.
     needed: u8,
-    /// What there was.
+    /// Bits of the types that Envoy accepted so far.
     seen: AtomicU8,
     readiness: Readiness,
     metrics: Arc<AgentMetrics>,
     log: Log,
 }
 
-impl Ear {
-    fn see(&self, what: u8) {
+impl DiscoveryObserver {
+    fn mark_seen(&self, what: u8) {
         if self.seen.fetch_or(what, Ordering::Relaxed) | what == self.needed {
             self.readiness.reach(Stage::Configuration);
         }
     }
 
-    fn hear(&self, event: &Event) {
+    fn on_event(&self, event: &Event) {
         let trouble = |text: String| {
             self.log.warning(&text);
             self.readiness.trouble(Stage::Configuration, text);
         };
         match event {
             Event::Accepted { type_url } => match type_url.as_str() {
-                CLUSTER => self.see(CLUSTERS),
-                LISTENER => self.see(LISTENERS),
+                CLUSTER => self.mark_seen(CLUSTERS),
+                LISTENER => self.mark_seen(LISTENERS),
                 _ => {}
             },
             Event::Refused { type_url, why } => trouble(format!("Envoy refused {type_url}: {why}")),

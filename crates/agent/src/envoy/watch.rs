@@ -1,38 +1,39 @@
-//! Files that are looked at again and again.
+//! Watches files by polling.
 
-use crate::look::{self, Look};
+use crate::file_stamp::{self, FileStamp};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// A person who changes a file waits longer than that.
-const LOOK: Duration = Duration::from_millis(500);
+/// Interval between two checks of the files; short for a user who edits one.
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 #[derive(Debug)]
 pub(super) struct Files {
     paths: Vec<PathBuf>,
-    seen: Vec<Look>,
+    seen: Vec<FileStamp>,
 }
 
 impl Files {
     pub(super) fn new(paths: Vec<PathBuf>) -> Self {
-        let seen = look(&paths);
+        let seen = stamps(&paths);
         Self { paths, seen }
     }
 
-    /// Ready when one of them is not as it was, and is the same twice: whoever writes it is done. Never without files.
+    /// Completes when a file has changed and two consecutive checks are equal, so that the writer has finished. Never
+    /// completes without files.
     pub(super) async fn changed(&mut self) {
         if self.paths.is_empty() {
             return std::future::pending().await;
         }
         loop {
-            tokio::time::sleep(LOOK).await;
-            let mut now = look(&self.paths);
+            tokio::time::sleep(POLL_INTERVAL).await;
+            let mut now = stamps(&self.paths);
             if now == self.seen {
                 continue;
             }
             loop {
-                tokio::time::sleep(LOOK).await;
-                let next = look(&self.paths);
+                tokio::time::sleep(POLL_INTERVAL).await;
+                let next = stamps(&self.paths);
                 if next == now {
                     break;
                 }
@@ -44,6 +45,6 @@ impl Files {
     }
 }
 
-fn look(paths: &[PathBuf]) -> Vec<Look> {
-    paths.iter().map(|path| look::at(path)).collect()
+fn stamps(paths: &[PathBuf]) -> Vec<FileStamp> {
+    paths.iter().map(|path| file_stamp::read(path)).collect()
 }

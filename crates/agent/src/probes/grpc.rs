@@ -1,4 +1,4 @@
-//! One question of gRPC's health protocol, without a client for everything else.
+//! One call of the gRPC health protocol, without a full gRPC client.
 
 use super::fetch;
 use bytes::{BufMut as _, Bytes, BytesMut};
@@ -8,9 +8,9 @@ use std::net::SocketAddr;
 
 /// `grpc.health.v1.HealthCheckResponse.ServingStatus`.
 const SERVING: u64 = 1;
-const LARGEST_ANSWER: usize = 64 << 10;
+const MAX_RESPONSE_BYTES: usize = 64 << 10;
 
-/// Whether a service says that it is serving.
+/// Succeeds if the service reports `SERVING`.
 pub(super) async fn check(to: SocketAddr, service: &str) -> io::Result<()> {
     let stream = fetch::connect(to).await?;
     let (sender, connection) = h2::client::handshake(stream).await.map_err(io::Error::other)?;
@@ -42,7 +42,7 @@ async fn ask(sender: h2::client::SendRequest<Bytes>, to: SocketAddr, service: &s
         let data = data.map_err(io::Error::other)?;
         let _ = answer.body_mut().flow_control().release_capacity(data.len());
         bytes.extend_from_slice(&data);
-        if bytes.len() > LARGEST_ANSWER {
+        if bytes.len() > MAX_RESPONSE_BYTES {
             return Err(io::Error::other("the answer is too large"));
         }
     }
@@ -64,7 +64,7 @@ fn status(headers: &http::HeaderMap) -> io::Result<()> {
     }
 }
 
-/// A message with one text, field 1, behind gRPC's prefix.
+/// A message with one string in field 1, after the gRPC length prefix.
 fn question(service: &str) -> Bytes {
     let mut message = BytesMut::new();
     if !service.is_empty() {
@@ -88,7 +88,7 @@ fn low_bits(number: usize) -> u8 {
     number.to_le_bytes()[0] & 0x7f
 }
 
-/// Field 1 of the first message; what is not sent is 0.
+/// Field 1 of the first message; an absent field is 0.
 fn serving_status(bytes: &[u8]) -> Option<u64> {
     let (prefix, rest) = bytes.split_at_checked(5)?;
     let length = u32::from_be_bytes(prefix[1..].try_into().ok()?) as usize;

@@ -10,7 +10,7 @@ use tokio::net::TcpListener;
 
 const PATH: &str = "/app-health/web/readyz";
 
-/// What an application was asked, head by head.
+/// Request heads that an application received.
 type Heads = Arc<Mutex<Vec<String>>>;
 
 /// An application that answers each connection with the next text.
@@ -115,7 +115,7 @@ async fn the_application_sees_the_kubelets_request() {
     }
 }
 
-/// A client could otherwise say to the application what policies keep it from saying.
+/// Otherwise a client could bypass authorization policies and send data to the application.
 #[tokio::test]
 async fn no_header_of_a_client_reaches_the_application_and_no_body_comes_back() {
     const ANSWER: &str = "HTTP/1.1 200 x\r\ncontent-type: text/secret\r\ncontent-length: 6\r\n\r\nsecret";
@@ -139,7 +139,7 @@ async fn no_header_of_a_client_reaches_the_application_and_no_body_comes_back() 
     }
 }
 
-/// Clients that are not the kubelet have a share of their own, so that they cannot use up the kubelet's.
+/// Clients other than the kubelet have a separate limit, so that they cannot use up the kubelet's.
 #[tokio::test]
 async fn the_kubelets_probe_is_answered_while_other_clients_hold_probes() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -158,10 +158,10 @@ async fn the_kubelets_probe_is_answered_while_other_clients_hold_probes() {
     }
     // The application does not answer the clients that have a share; the others are refused.
     let mut silent = Vec::new();
-    for _ in 0..super::OTHERS_AT_ONCE {
+    for _ in 0..super::MAX_OTHER_PROBES {
         silent.push(listener.accept().await.unwrap());
     }
-    for _ in super::OTHERS_AT_ONCE..100 {
+    for _ in super::MAX_OTHER_PROBES..100 {
         assert_eq!(others.join_next().await.unwrap().unwrap(), 429);
     }
     tokio::spawn(async move {
@@ -216,7 +216,7 @@ async fn silence_ends_in_time_and_refusal_at_once() {
     );
 }
 
-/// A health service: what it answers, by the name it is asked for.
+/// A gRPC health service: its responses by service name.
 async fn health() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -254,7 +254,7 @@ async fn grpc_services_are_well_only_when_they_say_so() {
     }
 }
 
-/// A server of HTTPS that nobody knows; says over which version it was asked.
+/// An HTTPS server with an untrusted certificate; its response names the HTTP version of the request.
 async fn secure(versions: &[&[u8]]) -> u16 {
     let now = std::time::SystemTime::now();
     let life = std::time::Duration::from_hours(1);
@@ -316,7 +316,7 @@ async fn of_a_long_answer_the_beginning_is_read() {
             head.push(stream.read_u8().await.unwrap().into());
         }
         stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n").await.unwrap();
-        // Without an end: whoever asks must have enough at some time.
+        // Endless body: the client must stop reading at its limit.
         while stream.write_all(&[b'x'; 1024]).await.is_ok() {}
     });
     let probe = format!(r#"{{"httpGet":{{"port":{port}}}}}"#);
@@ -331,7 +331,7 @@ async fn an_application_that_knows_no_older_version_is_asked_in_its_own() {
         loop {
             let (stream, _) = listener.accept().await.unwrap();
             tokio::spawn(async move {
-                // Who asks in the older version is not understood.
+                // An HTTP/1 client is not understood.
                 let Ok(mut connection) = h2::server::handshake(stream).await else {
                     return;
                 };

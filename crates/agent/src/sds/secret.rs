@@ -1,6 +1,6 @@
-//! Names of secrets, and what is behind them.
+//! Names of secrets, and their sources.
 
-use crate::look::{self, Look};
+use crate::file_stamp::{self, FileStamp};
 use remora_mtls::{Pem, Roots, check_pair};
 use remora_xds::Message as _;
 use remora_xds::proto::tls::data_source::Specifier;
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 const CERTIFICATE: &str = "default";
 const ROOTS: &str = "ROOTCA";
-/// Where systems keep the roots they believe.
+/// Paths of the system's root bundle on common distributions.
 const SYSTEM_ROOTS: [&str; 4] = [
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
@@ -20,14 +20,14 @@ const SYSTEM_ROOTS: [&str; 4] = [
     "/etc/ssl/ca-bundle.pem",
 ];
 
-/// A name no secret can have.
+/// The name is not that of a secret.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{0:?} is no secret: default, ROOTCA, file-cert:CERTIFICATE~KEY, file-root:BUNDLE and file-root:system are"
 )]
 pub struct NameError(pub String);
 
-/// What can be asked for.
+/// The source that a name refers to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Name {
     Certificate,
@@ -36,7 +36,7 @@ pub(super) enum Name {
     FileRoots(Vec<PathBuf>),
 }
 
-/// A secret as it was sent.
+/// The last version of a secret that was sent.
 #[derive(Debug, Clone)]
 pub(super) struct Held {
     pub(super) version: String,
@@ -44,11 +44,11 @@ pub(super) struct Held {
     stamp: Stamp,
 }
 
-/// Files as they were looked at; the default for what comes from no file.
+/// Stamps of the files of a secret; empty for a secret without files.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Stamp(Vec<Look>);
+pub(super) struct Stamp(Vec<FileStamp>);
 
-/// Files that cannot be used as they are.
+/// Why the files cannot be used.
 #[derive(Debug)]
 pub(super) struct Unusable {
     pub(super) stamp: Stamp,
@@ -56,7 +56,7 @@ pub(super) struct Unusable {
 }
 
 impl Name {
-    // istio: `~` cannot stand in the paths.
+    // istio: the paths cannot contain `~`.
     pub(super) fn parse(text: &str) -> Result<Self, NameError> {
         let wrong = || NameError(text.to_owned());
         if let Some(pair) = text.strip_prefix("file-cert:") {
@@ -83,7 +83,7 @@ impl Name {
         matches!(self, Self::FilePair { .. } | Self::FileRoots(_))
     }
 
-    /// The secret, where it is there and differs from what is held.
+    /// The secret, if it exists and differs from the one that was sent.
     pub(super) fn current(
         &self,
         text: &str,
@@ -130,20 +130,20 @@ impl Name {
         }
     }
 
-    /// What the files look like now. Follows symbolic links: Kubernetes exchanges a directory behind them.
+    /// Current stamps of the files. Follows symbolic links: Kubernetes replaces a directory behind them.
     fn stamp(&self) -> Stamp {
         let paths: Vec<&Path> = match self {
             Self::FilePair { certificate, key } => vec![certificate, key],
             Self::FileRoots(paths) => paths.iter().map(PathBuf::as_path).collect(),
             Self::Certificate | Self::Roots => Vec::new(),
         };
-        Stamp(paths.into_iter().map(look::at).collect())
+        Stamp(paths.into_iter().map(file_stamp::read).collect())
     }
 }
 
 impl Held {
-    /// Remembers files that were looked at in vain. Whether they are new.
-    pub(super) fn looked_at(&mut self, stamp: Stamp) -> bool {
+    /// Records that these files cannot be used. Returns whether that is new.
+    pub(super) fn mark_unusable(&mut self, stamp: Stamp) -> bool {
         let new = self.stamp != stamp;
         self.stamp = stamp;
         new
@@ -154,7 +154,7 @@ fn read(path: &Path) -> Result<String, String> {
     std::fs::read_to_string(path).map_err(|error: io::Error| format!("read {}: {error}", path.display()))
 }
 
-/// The secret, and what of it may be seen.
+/// The secret, and the text that its version is computed from.
 fn pair(name: &str, chain: &str, key: &str) -> (String, Secret) {
     let certificate = TlsCertificate {
         certificate_chain: Some(inline(chain)),
@@ -183,7 +183,7 @@ fn inline(text: &str) -> DataSource {
     }
 }
 
-/// The same for the same content, so that an agent that starts again sends nothing new. Never made from a key.
+/// Version of a secret: stable over restarts of the agent, so that nothing is sent again. Never computed from a key.
 fn fingerprint(text: &str) -> String {
     let mut hasher = DefaultHasher::new();
     text.hash(&mut hasher);

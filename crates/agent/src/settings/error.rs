@@ -1,4 +1,4 @@
-//! What is wrong with what the agent is told.
+//! Errors in the agent's settings.
 
 use crate::probes::ProbesError;
 use crate::scrape::TargetsError;
@@ -7,58 +7,58 @@ use remora_pod::duration::ParseDurationError;
 use remora_pod::yaml::ReadError;
 use std::path::PathBuf;
 
-/// Told something that cannot be followed.
+/// Why the settings are invalid.
 #[derive(Debug, thiserror::Error)]
 pub enum SettingsError {
     /// A flag without its value.
     #[error("read the command line")]
     Flags(#[from] crate::flags::MissingValue),
-    /// A role that is no sidecar's.
+    /// A role other than `sidecar`.
     #[error("the role {0} is not known")]
     Role(String),
-    /// Something the agent cannot do without.
+    /// A required setting is missing.
     #[error("{0} is not set")]
     Missing(&'static str),
     /// Not a number, or out of range.
     #[error("{name} is {value}, which is not {expected}")]
     Value {
-        /// Of what.
+        /// Name of the setting.
         name: String,
-        /// As given.
+        /// Value of the setting.
         value: String,
-        /// What it should be.
+        /// Expected format.
         expected: &'static str,
     },
     /// Not a duration.
     #[error("read {name}")]
     Duration {
-        /// Of what.
+        /// Name of the setting.
         name: String,
-        /// Why not.
+        /// Error of the parser.
         #[source]
         source: ParseDurationError,
     },
     /// Not YAML.
     #[error("read {name} as YAML")]
     Yaml {
-        /// Which text.
+        /// Name of the document.
         name: &'static str,
-        /// Where and why.
+        /// Error of the parser, with position.
         #[source]
         source: ReadError,
     },
-    /// Names that make no identity.
+    /// Names that do not form a SPIFFE id.
     #[error("make the identity of {namespace}/{account}")]
     Identity {
-        /// As given.
+        /// Namespace of the pod.
         namespace: String,
-        /// As given.
+        /// Service account of the pod.
         account: String,
-        /// Why not.
+        /// Error of the parser.
         #[source]
         source: InvalidSpiffeId,
     },
-    /// Probes that cannot be followed.
+    /// Invalid probes.
     #[error(transparent)]
     Probes(#[from] ProbesError),
     /// Metrics that cannot be scraped.
@@ -67,9 +67,9 @@ pub enum SettingsError {
     /// A file that is there cannot be read.
     #[error("read {}", path.display())]
     File {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Error of the system.
         #[source]
         source: std::io::Error,
     },
@@ -82,7 +82,7 @@ pub enum SettingsError {
 }
 
 impl SettingsError {
-    /// What a person can do about it.
+    /// How to fix it.
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             Self::Role(_) => Some("remora runs sidecars: `proxy sidecar`"),

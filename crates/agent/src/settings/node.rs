@@ -1,4 +1,4 @@
-//! How discovery knows the pod: id, cluster and metadata.
+//! The xDS node of the pod: id, cluster and metadata.
 
 use super::read::Environment;
 use super::{Inputs, ProxyConfig, SettingsError};
@@ -8,19 +8,19 @@ use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-/// A node of discovery.
+/// An xDS node.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Node {
     /// `sidecar~ADDRESS~POD.NAMESPACE~DOMAIN`.
     pub id: String,
     /// The workload's cluster name.
     pub cluster: String,
-    /// What discovery may decide by. Booleans and lists of addresses are texts.
+    /// Node metadata. Booleans and lists of addresses are strings.
     pub metadata: Map<String, Value>,
 }
 
 impl Node {
-    /// As discovery's protocol has it.
+    /// As a protobuf message.
     pub fn to_message(&self) -> remora_xds::proto::discovery::Node {
         remora_xds::proto::discovery::Node {
             id: self.id.clone(),
@@ -76,7 +76,7 @@ fn message_value(value: &Value) -> prost_types::Value {
     prost_types::Value { kind: Some(kind) }
 }
 
-// istio: a name that somebody chose, the label `app`, the workload, in this order.
+// istio: the configured name, the label `app`, the workload, in this order.
 fn cluster(
     config: &ProxyConfig,
     labels: &BTreeMap<String, String>,
@@ -163,7 +163,7 @@ impl Inputs {
     /// The pod's labels.
     pub fn pod_labels(&self) -> BTreeMap<String, String> {
         let mut labels = pairs(self.labels.as_deref());
-        // istio: of no use to anybody and different for every version of a workload.
+        // istio: omitted, because it differs for every version of a workload and carries no information.
         labels.remove("pod-template-hash");
         labels
     }

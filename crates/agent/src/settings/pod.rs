@@ -1,4 +1,4 @@
-//! Who the pod is and where.
+//! Identity and addresses of the pod.
 
 use super::read::Environment;
 use super::{Inputs, ProxyConfig, SettingsError};

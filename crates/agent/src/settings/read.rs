@@ -1,4 +1,4 @@
-//! Where settings come from.
+//! Sources of the settings: command line, environment, files and kernel.
 
 use super::SettingsError;
 use crate::flags::Flags;
@@ -13,13 +13,13 @@ use std::time::Duration;
 const LABELS: &str = "./etc/istio/pod/labels";
 const ANNOTATIONS: &str = "./etc/istio/pod/annotations";
 const MESH: &str = "./etc/istio/config/mesh";
-/// The root beside certificates that are mounted as files.
+/// The root certificate that is mounted next to certificate files.
 pub(super) const MOUNTED_ROOT: &str = "./etc/certs/root-cert.pem";
 /// Where certificates may be mounted.
 pub(super) const CERTIFICATE_DIRECTORIES: [&str; 2] =
     ["./var/run/secrets/workload-spiffe-credentials", "./etc/certs"];
 
-/// Everything settings are made of.
+/// All inputs of the settings.
 #[derive(Debug, Clone, Default)]
 pub struct Inputs {
     /// The command line.
@@ -30,26 +30,26 @@ pub struct Inputs {
     pub mesh: Option<String>,
     /// The pod's labels, as the downward API writes them.
     pub labels: Option<String>,
-    /// Its annotations.
+    /// The pod's annotations, in the same format.
     pub annotations: Option<String>,
     /// Addresses of the pod's interfaces.
     pub interfaces: Vec<IpAddr>,
-    /// Routers of the pod's default routes.
+    /// Gateways of the pod's default routes.
     pub gateways: Vec<IpAddr>,
     /// CPUs the process may use.
     pub cpus: usize,
     /// Whether the file that `--binaryPath` names is there.
     pub binary: bool,
-    /// Files and whole directories of certificates that exist, of those whose presence decides something.
+    /// Existing certificate files and complete certificate directories; their presence decides the certificate source.
     pub present: BTreeSet<&'static str>,
 }
 
 impl Inputs {
-    /// Reads the files below the working directory and asks the kernel for addresses.
+    /// Reads the files below the working directory, and addresses and routes from the kernel.
     pub fn read(words: &[String], env: BTreeMap<String, String>) -> Result<Self, SettingsError> {
         let flags = Flags::parse(words)?;
         let mesh = optional(flags.get("meshConfig").unwrap_or(MESH))?;
-        // Only a pod that was not told its address has to look for it.
+        // Interfaces are read only if the environment does not contain the pod's address.
         let interfaces = if env.contains_key("INSTANCE_IP") || flags.get("ip").is_some() {
             Vec::new()
         } else {
@@ -60,7 +60,7 @@ impl Inputs {
             labels: optional(LABELS)?,
             annotations: optional(ANNOTATIONS)?,
             interfaces,
-            // Only a pod whose probes go through the agent has to know its kubelet.
+            // Default routes identify the kubelet, which matters only if probes go through the agent.
             gateways: if env.contains_key("ISTIO_KUBE_APP_PROBERS") {
                 gateways().map_err(SettingsError::Gateways)?
             } else {
@@ -118,7 +118,7 @@ fn interfaces() -> std::io::Result<Vec<IpAddr>> {
         .collect())
 }
 
-/// Routers of the default routes, of both families. A kernel without one of them has no routes of it.
+/// Gateways of the default routes, for IPv4 and IPv6. A kernel without a family has no routes for it.
 fn gateways() -> std::io::Result<Vec<IpAddr>> {
     let mut socket = link::socket()?;
     let mut gateways = Vec::new();

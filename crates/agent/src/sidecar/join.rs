@@ -1,4 +1,4 @@
-//! What a sidecar does with the control plane, and with what it kept of it.
+//! The sidecar's connection to the control plane, with the last good configuration as a fallback.
 
 use super::RunError;
 use crate::dial;
@@ -17,10 +17,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 use tokio::sync::Notify;
 
-/// A control plane that says nothing for so long is away.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// A control plane that does not respond within this time counts as unavailable.
+const CONTROL_PLANE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Discovery with a memory on disk.
+/// Discovery with the last good configuration on disk.
 pub(super) struct Kept {
     pub(super) keeper: Keeper,
     pub(super) readiness: Readiness,
@@ -29,8 +29,8 @@ pub(super) struct Kept {
 }
 
 impl Kept {
-    /// Keeps the mesh up to date, and what is kept of it. Starts with what was kept: the control plane then tells what
-    /// is different, and only if it is away the rest is made do with.
+    /// Keeps the mesh and its copy on disk up to date. Starts with the copy: the control plane then sends only the
+    /// differences. Only while it is unavailable the sidecar becomes ready with the copy.
     pub(super) async fn follow(
         &self,
         discovery: &Membership,
@@ -46,7 +46,7 @@ impl Kept {
         let apply = |received: &Received| {
             let refused = mesh.apply(received);
             note(&self.keeper, received, &refused);
-            // The first answer on a new stream: what is not in it is as it was.
+            // The first response on a new stream: resources that it does not contain are unchanged.
             if complete.load(Ordering::Relaxed) {
                 self.keeper.live(true);
             }
@@ -70,18 +70,18 @@ impl Kept {
         tokio::join!(
             discovery.follow_from(state, apply, &mut hear),
             self.keeper.clone().keep(),
-            self.make_do(found.map(|found| found.confirmed), &away),
+            self.use_last_good(found.map(|found| found.confirmed), &away),
         );
     }
 
-    /// Goes on with what was kept once the control plane is known to be away.
-    async fn make_do(&self, confirmed: Option<SystemTime>, away: &Notify) {
+    /// Uses the last good configuration once the control plane counts as unavailable.
+    async fn use_last_good(&self, confirmed: Option<SystemTime>, away: &Notify) {
         let Some(confirmed) = confirmed else { return };
         tokio::select! {
             () = away.notified() => {}
-            () = tokio::time::sleep(PATIENCE) => {}
+            () = tokio::time::sleep(CONTROL_PLANE_TIMEOUT) => {}
         }
-        if self.readiness.make_do(confirmed) {
+        if self.readiness.use_last_good(confirmed) {
             self.metrics.configuration_is(Some(confirmed));
             let age = confirmed.elapsed().unwrap_or_default().as_secs();
             self.log.warning(format_args!(
@@ -91,7 +91,7 @@ impl Kept {
     }
 }
 
-/// The mesh as it was kept. What it does not understand today it is told again.
+/// Loads the mesh from disk. Resources that this version cannot read are requested again.
 fn restore(found: &Found, mesh: &Mesh, state: &mut Client) {
     for (type_url, resources) in &found.contents {
         let update = |(name, entry): (&String, &Entry)| Change::Update {
@@ -110,7 +110,7 @@ fn restore(found: &Found, mesh: &Mesh, state: &mut Client) {
     }
 }
 
-/// Keeps what the mesh took.
+/// Records the resources that the mesh accepted.
 fn note(keeper: &Keeper, received: &Received, refused: &[(String, String)]) {
     let versions: BTreeMap<&str, &str> = received.versions().collect();
     keeper.change(|contents| {
@@ -137,7 +137,7 @@ fn note(keeper: &Keeper, received: &Received, refused: &[(String, String)]) {
     });
 }
 
-/// How the pod is known to a server of the control plane.
+/// The pod's identity and address for the control plane.
 pub(crate) fn membership(settings: &Settings, upstream: &Upstream) -> Result<Membership, RunError> {
     let control_plane =
         dial::control_plane(upstream, &settings.token).map_err(|source| RunError::Upstream {
@@ -153,7 +153,7 @@ pub(crate) fn membership(settings: &Settings, upstream: &Upstream) -> Result<Mem
     })
 }
 
-/// Any number between 0 and 1 will do: pods that start together must not renew together.
+/// A number between 0 and 1, so that pods that start together do not renew together. It need not be random.
 pub(crate) fn jitter() -> f64 {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     let nanos = now.map_or(0, |now| now.subsec_nanos()) ^ std::process::id().rotate_left(16);

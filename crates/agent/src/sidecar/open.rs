@@ -9,7 +9,7 @@ use remora_proxy::Listeners;
 use std::sync::Arc;
 use tokio::net::TcpListener;
 
-/// All that is listened on.
+/// All listening sockets.
 pub(super) struct Sockets {
     proxy: Listeners,
     readiness: Vec<TcpListener>,
@@ -20,7 +20,7 @@ pub(super) struct Sockets {
 impl Sockets {
     pub(super) fn open(settings: &Settings) -> Result<Self, ListenError> {
         let ports = settings.ports;
-        // istio: only what comes from outside is not redirected; the application then sees who called.
+        // istio: TPROXY is for inbound connections only; the application then sees the client's address.
         let mode = settings.node.metadata.get("INTERCEPTION_MODE");
         let transparent = mode.and_then(|mode| mode.as_str()) == Some("TPROXY");
         Ok(Self {
@@ -45,7 +45,7 @@ impl Sockets {
         })
     }
 
-    /// Answers questions from here on; gives the proxy's own sockets.
+    /// Starts the HTTP endpoints; returns the proxy's own sockets.
     pub(super) fn answer(self, desk: &Arc<Desk>) -> Listeners {
         let shared = Arc::clone(desk);
         tokio::spawn(http::serve(

@@ -1,4 +1,4 @@
-//! The file: a line that says what it is, a digest, and a message.
+//! The file format: a title line, a digest, and a protobuf message.
 
 use super::{Contents, Entry};
 use aws_lc_rs::digest::{SHA256, SHA256_OUTPUT_LEN, digest};
@@ -10,25 +10,25 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 const TITLE: &[u8] = b"remora last good configuration, version 1\n";
-/// A mesh of tens of thousands of workloads.
-const LARGEST: usize = 64 << 20;
+/// Size limit of the file; enough for a mesh of tens of thousands of workloads.
+const MAX_FILE_BYTES: usize = 64 << 20;
 
-/// A configuration that can be started with.
+/// A configuration that the sidecar can start with.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Found {
     pub(crate) contents: Contents,
-    /// When the control plane stood by it last.
+    /// When the control plane last confirmed it.
     pub(crate) confirmed: SystemTime,
 }
 
-/// A file is there, but nothing to start with.
+/// Why an existing file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Unusable {
     #[error(transparent)]
     Read(#[from] io::Error),
     #[error("others may have written it: only its owner, user {0}, may be able to")]
     Open(u32),
-    #[error("it is larger than {LARGEST} bytes")]
+    #[error("it is larger than {MAX_FILE_BYTES} bytes")]
     Large,
     #[error("it is damaged")]
     Damaged,
@@ -38,7 +38,7 @@ pub(crate) enum Unusable {
     Old { age: Duration, longest: Duration },
 }
 
-/// Their number in the message.
+/// Field number of the resources in the message.
 const RESOURCES: u32 = 2;
 
 #[derive(Clone, PartialEq, Message)]
@@ -61,7 +61,7 @@ struct Resource {
     bytes: Vec<u8>,
 }
 
-/// Writes it whole or not at all.
+/// Writes the file atomically.
 pub(super) fn write(path: &Path, body: &[u8]) -> io::Result<()> {
     if let Some(directory) = path.parent() {
         fs::DirBuilder::new()
@@ -72,18 +72,19 @@ pub(super) fn write(path: &Path, body: &[u8]) -> io::Result<()> {
     let fresh = path.with_extension("new");
     let written = fill(&fresh, body).and_then(|()| fs::rename(&fresh, path));
     if written.is_err() {
-        // Half of a file helps nobody.
+        // A partial file is of no use.
         let _ = fs::remove_file(&fresh);
     }
     written
 }
 
-/// What is to be written, if it is not too much.
+/// Encodes the file; an error if it exceeds the size limit.
 pub(super) fn encode(owner: &str, contents: &Contents) -> io::Result<Vec<u8>> {
     let size = |(name, entry): (&String, &Entry)| name.len() + entry.version.len() + entry.bytes.len();
     let total: usize = contents.values().flatten().map(size).sum();
-    if total > LARGEST {
-        let text = format!("the configuration has {total} bytes, and {LARGEST} are the most that is kept");
+    if total > MAX_FILE_BYTES {
+        let text =
+            format!("the configuration has {total} bytes, and {MAX_FILE_BYTES} are the most that is kept");
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, text));
     }
     let owner = owner.to_owned();
@@ -94,7 +95,7 @@ pub(super) fn encode(owner: &str, contents: &Contents) -> io::Result<Vec<u8>> {
     .encode_to_vec();
     for (type_url, resources) in contents {
         for (name, entry) in resources {
-            // One at a time: a large mesh is not copied.
+            // Resources are encoded one at a time, so that a large mesh is not copied.
             let resource = Resource {
                 type_url: type_url.clone(),
                 name: name.clone(),
@@ -108,7 +109,7 @@ pub(super) fn encode(owner: &str, contents: &Contents) -> io::Result<Vec<u8>> {
 }
 
 fn fill(path: &Path, body: &[u8]) -> io::Result<()> {
-    // What a killed process left is in the way of a file with our own mode.
+    // A file left by a killed process is removed first, so that the new one gets the right mode.
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
@@ -121,16 +122,16 @@ fn fill(path: &Path, body: &[u8]) -> io::Result<()> {
     file.write_all(TITLE)?;
     file.write_all(digest(&SHA256, body).as_ref())?;
     file.write_all(body)?;
-    // A disk that is full says so here, before the one before is gone.
+    // A full disk fails here, before the previous file is replaced.
     file.sync_all()
 }
 
-/// Says that the control plane stands by what is there.
+/// Records that the control plane confirmed the written configuration.
 pub(super) fn confirm(path: &Path, now: SystemTime) -> io::Result<()> {
     OpenOptions::new().write(true).open(path)?.set_modified(now)
 }
 
-/// Reads it; `None` if there is none.
+/// Reads the file; `None` if there is none.
 pub(super) fn read(
     path: &Path,
     owner: &str,
@@ -147,14 +148,14 @@ pub(super) fn read(
         return Err(Unusable::Open(seen.uid()));
     }
     let mut bytes = Vec::new();
-    let bound = TITLE.len() + SHA256_OUTPUT_LEN + 2 * LARGEST;
+    let bound = TITLE.len() + SHA256_OUTPUT_LEN + 2 * MAX_FILE_BYTES;
     file.take(bound as u64 + 1).read_to_end(&mut bytes)?;
     if bytes.len() > bound {
         return Err(Unusable::Large);
     }
     let contents = decode(&bytes, owner)?;
     let confirmed = seen.modified()?;
-    // A time to come is one of a clock that was set back since.
+    // A time in the future means that the clock was set back since.
     let age = now.duration_since(confirmed).unwrap_or_default();
     if age > longest {
         return Err(Unusable::Old { age, longest });
@@ -193,7 +194,7 @@ fn decode(bytes: &[u8], own: &str) -> Result<Contents, Unusable> {
 
 #[cfg(test)]
 mod tests {
-    use super::{LARGEST, Unusable, confirm, encode, read, write};
+    use super::{MAX_FILE_BYTES, Unusable, confirm, encode, read, write};
     use crate::snapshot::{Contents, Entry};
     use std::fs;
     use std::os::unix::fs::PermissionsExt as _;
@@ -221,7 +222,7 @@ mod tests {
         let path = directory.path().join("below/mesh.snapshot");
         let now = SystemTime::now();
         assert!(read(&path, "me", LONGEST, now).unwrap().is_none());
-        // Left behind by one that was killed.
+        // Left behind by a killed process.
         fs::create_dir(directory.path().join("below")).unwrap();
         fs::write(path.with_extension("new"), "half").unwrap();
         write(&path, &encode("me", &contents()).unwrap()).unwrap();
@@ -270,7 +271,7 @@ mod tests {
         let mut contents = contents();
         let large = Entry {
             version: String::new(),
-            bytes: vec![0; LARGEST],
+            bytes: vec![0; MAX_FILE_BYTES],
         };
         contents.insert("c".to_owned(), [("large".to_owned(), large)].into());
         let error = encode("me", &contents).unwrap_err();

@@ -1,4 +1,4 @@
-//! Keeps the file as good as the configuration in force.
+//! Keeps the file up to date with the current configuration.
 
 use super::{Contents, Found, Place, file};
 use crate::log::Log;
@@ -8,14 +8,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 use tokio::sync::watch;
 
-/// What comes together is written together.
-const SETTLE: Duration = Duration::from_millis(50);
-/// Between two writes: a mesh that changes all the time must not keep the disk busy.
-const PAUSE: Duration = Duration::from_secs(2);
-/// How often the file is told that the control plane stands by it.
-const CONFIRM: Duration = Duration::from_secs(30);
+/// Delay before a write, so that changes that arrive together are written together.
+const WRITE_DELAY: Duration = Duration::from_millis(50);
+/// Minimum time between two writes: a mesh that changes constantly must not keep the disk busy.
+const MIN_WRITE_INTERVAL: Duration = Duration::from_secs(2);
+/// Interval for recording in the file that the control plane still confirms it.
+const CONFIRM_INTERVAL: Duration = Duration::from_secs(30);
 
-/// Shared by those who hear discovery and the one who writes.
+/// Shared by the tasks that receive discovery and the task that writes.
 #[derive(Debug, Clone)]
 pub(crate) struct Keeper(Arc<Shared>);
 
@@ -25,7 +25,7 @@ struct Shared {
     owner: String,
     longest: Duration,
     contents: Mutex<Contents>,
-    /// Counts changes; and whether the control plane stands by them now.
+    /// Number of changes, and whether the control plane is connected and confirms them.
     state: watch::Sender<State>,
     metrics: Arc<AgentMetrics>,
     log: Log,
@@ -38,7 +38,7 @@ struct State {
 }
 
 impl Keeper {
-    /// `owner` names pod, identity and control plane: a file of others is not used.
+    /// `owner` names pod, identity and control plane: a file with another owner is not used.
     pub(crate) fn new(
         place: &Place,
         name: &str,
@@ -57,7 +57,7 @@ impl Keeper {
         }))
     }
 
-    /// What was kept, if it may be used. It is what is kept from here on.
+    /// Loads the file, if it is usable. Its contents become the current ones.
     pub(crate) fn load(&self) -> Option<Found> {
         let Shared {
             path, owner, longest, ..
@@ -78,18 +78,18 @@ impl Keeper {
         }
     }
 
-    /// Looks at what is kept.
+    /// Reads the current contents.
     pub(crate) fn look<T>(&self, look: impl FnOnce(&Contents) -> T) -> T {
         look(&self.lock())
     }
 
-    /// Changes what is kept.
+    /// Changes the current contents.
     pub(crate) fn change(&self, change: impl FnOnce(&mut Contents)) {
         change(&mut self.lock());
         self.0.state.send_modify(|state| state.changes += 1);
     }
 
-    /// Whether the control plane stands by what is kept. Only then it is written.
+    /// Sets whether the control plane confirms the contents. Only then they are written.
     pub(crate) fn live(&self, live: bool) {
         let changed = self.0.state.send_if_modified(|state| {
             let other = state.live != live;
@@ -104,21 +104,21 @@ impl Keeper {
         }
     }
 
-    /// The control plane stood by the configuration in force last at that time.
+    /// The control plane last confirmed the current configuration at that time.
     pub(crate) fn not_live_since(&self, time: SystemTime) {
         self.0.metrics.configuration_is(Some(time));
     }
 
-    /// Writes for ever.
+    /// Writes changes indefinitely.
     pub(crate) async fn keep(self) {
         let mut states = self.0.state.subscribe();
         let (mut written, mut said) = (None, String::new());
         loop {
-            let timeout = tokio::time::timeout(CONFIRM, states.changed()).await;
+            let timeout = tokio::time::timeout(CONFIRM_INTERVAL, states.changed()).await;
             if matches!(timeout, Ok(Err(_))) {
                 return;
             }
-            tokio::time::sleep(SETTLE).await;
+            tokio::time::sleep(WRITE_DELAY).await;
             let state = *states.borrow_and_update();
             if !state.live {
                 continue;
@@ -136,11 +136,11 @@ impl Keeper {
                     self.failed(&error, &mut said);
                 }
             }
-            tokio::time::sleep(PAUSE).await;
+            tokio::time::sleep(MIN_WRITE_INTERVAL).await;
         }
     }
 
-    /// `fresh`: it is written already, and only has to be said to be good.
+    /// `fresh`: the contents are already on disk, only the confirmation is recorded.
     fn save(&self, fresh: bool) -> std::io::Result<()> {
         let Shared { path, owner, .. } = &*self.0;
         if fresh && file::confirm(path, SystemTime::now()).is_ok() {
@@ -150,7 +150,7 @@ impl Keeper {
         file::write(path, &body)
     }
 
-    /// The same trouble is worth one line.
+    /// Logs an error, unless it is the same as the last one.
     fn failed(&self, error: &std::io::Error, said: &mut String) {
         self.0.metrics.failed_snapshots.count();
         let text = error.to_string();

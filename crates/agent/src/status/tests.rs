@@ -17,7 +17,7 @@ const NODE: &str = "192.168.1.10";
 const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 244, 0, 1);
 const POD: Ipv4Addr = Ipv4Addr::new(10, 244, 0, 7);
 
-/// A sidecar whose application is asked for these probes.
+/// A sidecar whose application has these probes.
 fn desk(probes: &str, ready: bool) -> Arc<Desk> {
     let readiness = Readiness::default();
     let stages = [
@@ -148,7 +148,7 @@ async fn requests_that_wait_are_bounded_for_each_source() {
     );
 }
 
-/// An application that records what it is asked.
+/// An application that records the requests it receives.
 async fn application() -> (u16, Arc<Mutex<Vec<String>>>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();

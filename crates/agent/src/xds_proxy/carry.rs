@@ -1,7 +1,7 @@
-//! One stream of Envoy's, over as many connections to the control plane as it takes.
+//! One stream of Envoy, proxied over successive connections to the control plane.
 
 use super::kept::Kept;
-use super::memory::{Answer, FromEnvoy, FromPlane, Memory};
+use super::memory::{Answer, FromControlPlane, FromEnvoy, Memory};
 use super::{Event, Health, XdsProxy};
 use bytes::Bytes;
 use remora_xds::client::ClientError;
@@ -12,20 +12,20 @@ use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tonic::{Status, Streaming};
 
-const SHORTEST_WAIT: Duration = Duration::from_millis(20);
-const LONGEST_WAIT: Duration = Duration::from_secs(15);
-/// A control plane that takes connections and says nothing is given up after this.
+const MIN_BACKOFF: Duration = Duration::from_millis(20);
+const MAX_BACKOFF: Duration = Duration::from_secs(15);
+/// Timeout for opening a stream on a control plane that accepts the connection but does not respond.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(30);
-/// A control plane that says nothing for so long is away, where something was kept.
-const PATIENCE: Duration = Duration::from_secs(2);
-/// Requests that wait for the control plane. Envoy is not read beyond that, and goes on reading itself.
-const WAITING: usize = 256;
+/// A control plane that does not respond within this time counts as unavailable, if there is a last good configuration.
+const CONTROL_PLANE_TIMEOUT: Duration = Duration::from_secs(2);
+/// Queue of requests for the control plane. When it is full, Envoy's requests are not read; responses still flow.
+const MAX_QUEUED_REQUESTS: usize = 256;
 
-/// Why a connection to the control plane is over.
+/// Why a connection to the control plane ended.
 enum Over {
-    /// Envoy is gone.
+    /// Envoy closed its stream.
     Envoy,
-    /// The control plane is; dial again.
+    /// The control plane closed the connection; reconnect.
     Plane(ClientError),
 }
 
@@ -37,9 +37,9 @@ pub(super) struct Carrier {
     memory: Memory,
     health: watch::Receiver<Option<Health>>,
     kept: Option<Kept>,
-    /// What Envoy asked for, until the control plane is heard: it may have to be answered without it.
+    /// Envoy's requests until the first response of the control plane: they may have to be answered from disk.
     asked: Vec<Bytes>,
-    /// Whether the control plane said something on this connection.
+    /// Whether the control plane responded on this connection.
     heard: bool,
 }
 
@@ -64,27 +64,27 @@ impl Carrier {
         }
     }
 
-    /// Until Envoy closes.
+    /// Runs until Envoy closes the stream.
     pub(super) async fn run(mut self) {
-        // Without a first message there is nobody to introduce.
+        // The first message carries the node, which every connection to the control plane needs.
         let Ok(Some(first)) = self.from_envoy.message().await else {
             return;
         };
         self.note(&first);
-        let mut wait = SHORTEST_WAIT;
+        let mut wait = MIN_BACKOFF;
         loop {
             self.heard = false;
             let Over::Plane(error) = self.connection().await else {
                 return;
             };
             (self.proxy.tell)(Event::Disconnected(error));
-            if self.make_do().await.is_none() {
+            if self.answer_from_last_good().await.is_none() {
                 return;
             }
             wait = if self.heard {
-                SHORTEST_WAIT
+                MIN_BACKOFF
             } else {
-                (wait * 2).min(LONGEST_WAIT)
+                (wait * 2).min(MAX_BACKOFF)
             };
             if self.pause(wait).await.is_none() {
                 return;
@@ -92,9 +92,9 @@ impl Carrier {
         }
     }
 
-    /// Waits, while Envoy may change its mind. `None` when it is gone.
+    /// Waits, and meanwhile records Envoy's requests. `None` when Envoy closed the stream.
     async fn pause(&mut self, wait: Duration) -> Option<()> {
-        let over = tokio::time::sleep(wait.mul_f64(0.5 + 0.5 * share()));
+        let over = tokio::time::sleep(wait.mul_f64(0.5 + 0.5 * jitter()));
         tokio::pin!(over);
         loop {
             tokio::select! {
@@ -113,14 +113,14 @@ impl Carrier {
         }
     }
 
-    /// The control plane is away: what Envoy asked for so far is answered with what was kept, if there is something.
-    /// `None` when Envoy is gone.
-    async fn make_do(&mut self) -> Option<()> {
+    /// The control plane is unavailable: answers Envoy's requests so far from the last good configuration, if there is
+    /// one. `None` when Envoy closed the stream.
+    async fn answer_from_last_good(&mut self) -> Option<()> {
         if !self.kept.as_mut().is_some_and(Kept::away) {
             return Some(());
         }
         for own in &self.proxy.own {
-            // What was good enough before is not worth more than a try.
+            // Best effort: if the agent cannot use its own resource from disk, it continues without it.
             if let Some(resource) = self.kept.as_ref().and_then(|kept| kept.own(&own.type_url)) {
                 let _ = (own.apply)(&resource);
             }
@@ -133,29 +133,29 @@ impl Carrier {
         Some(())
     }
 
-    /// What was kept of what a message asks for, while that has to do.
+    /// The response to a request from the last good configuration, while that is in use.
     fn kept_answer(&mut self, message: &Bytes) -> Option<Bytes> {
         let answer = self.kept.as_mut()?.answer(message)?;
-        self.memory.hear_kept(&answer);
+        self.memory.on_kept_response(&answer);
         Some(answer)
     }
 
-    /// Remembers a message while there is nobody to pass it on to.
+    /// Records a request while no control plane is connected.
     fn note(&mut self, message: &Bytes) {
-        self.listen(message);
-        let heard = self.memory.hear_envoy(message);
+        self.record_message(message);
+        let heard = self.memory.on_envoy_message(message);
         self.tell(heard.answer);
     }
 
-    /// What a message means for what is kept.
-    fn listen(&mut self, message: &Bytes) {
+    /// Records a message of Envoy: an ACK for the last good configuration, a request for an answer from it.
+    fn record_message(&mut self, message: &Bytes) {
         let Some(kept) = &mut self.kept else { return };
         let accepted = kept.answered(message);
         if kept.can_make_do() && !self.heard {
             self.asked.push(message.clone());
         }
-        // Of incremental streams the memory tells.
-        if let (Some(type_url), Protocol::World) = (accepted, self.protocol) {
+        // For delta streams the memory reports the ACK.
+        if let (Some(type_url), Protocol::Sotw) = (accepted, self.protocol) {
             (self.proxy.tell)(Event::Accepted { type_url });
         }
     }
@@ -170,13 +170,13 @@ impl Carrier {
         }
         let plane = self.proxy.control_plane.clone();
         let protocol = self.protocol;
-        // Some servers answer the opening only after a first message, so both happen at once.
+        // Some servers accept the stream only after a first message, so both happen concurrently.
         let opening = tokio::time::timeout(OPEN_TIMEOUT, plane.open(protocol, outgoing));
         tokio::pin!(opening);
         let envoy = self.to_envoy.clone();
         let mut from_plane: Option<Streaming<Bytes>> = None;
         let mut to_envoy: VecDeque<Bytes> = VecDeque::new();
-        let away = tokio::time::sleep(PATIENCE);
+        let away = tokio::time::sleep(CONTROL_PLANE_TIMEOUT);
         tokio::pin!(away);
         loop {
             tokio::select! {
@@ -188,17 +188,17 @@ impl Carrier {
                     Ok(Err(error)) => return Over::Plane(error),
                     Err(_) => return Over::Plane(Box::new(Status::deadline_exceeded("no answer")).into()),
                 },
-                // Sent one by one, never awaited elsewhere: whoever is slow holds up nobody else.
+                // Messages are sent here only, one at a time, so that a slow receiver does not block the other direction.
                 permit = requests.reserve(), if !waiting.is_empty() => match permit {
                     Ok(permit) => if let Some(request) = waiting.pop_front() {
                         permit.send(request);
                     },
-                    // The opening, or the stream, says why.
+                    // The stream itself returns the reason.
                     Err(_) => waiting.clear(),
                 },
-                message = self.from_envoy.message(), if waiting.len() < WAITING => match message {
+                message = self.from_envoy.message(), if waiting.len() < MAX_QUEUED_REQUESTS => match message {
                     Ok(Some(message)) => {
-                        self.envoy_said(&message, &mut waiting);
+                        self.handle_envoy_request(&message, &mut waiting);
                         to_envoy.extend(self.kept_answer(&message));
                     }
                     Ok(None) | Err(_) => return Over::Envoy,
@@ -207,7 +207,7 @@ impl Carrier {
                     Ok(Some(message)) => {
                         self.heard = true;
                         self.asked.clear();
-                        let forwarded = self.plane_said(message, &mut waiting);
+                        let forwarded = self.handle_control_plane_response(message, &mut waiting);
                         if let (Some(kept), Some(message)) = (&mut self.kept, &forwarded) {
                             kept.forwarded(message);
                         }
@@ -227,8 +227,8 @@ impl Carrier {
                         waiting.extend(self.health_request());
                     }
                 }
-                // Somebody could be made do with something.
-                () = &mut away, if !self.heard && self.waits_for_nothing() => {
+                // Completes only if there is a last good configuration that is not in use yet.
+                () = &mut away, if !self.heard && self.has_unused_last_good() => {
                     return Over::Plane(ClientError::Slow);
                 }
                 () = envoy.closed() => return Over::Envoy,
@@ -236,30 +236,35 @@ impl Carrier {
         }
     }
 
-    /// Whether there is something kept that is not used while the control plane is waited for.
-    fn waits_for_nothing(&self) -> bool {
+    /// Whether there is a last good configuration that could be used now instead of waiting.
+    fn has_unused_last_good(&self) -> bool {
         self.kept.as_ref().is_some_and(Kept::could_start)
     }
 
-    fn envoy_said(&mut self, message: &Bytes, waiting: &mut VecDeque<Bytes>) {
-        self.listen(message);
+    /// Handles a request of Envoy.
+    fn handle_envoy_request(&mut self, message: &Bytes, waiting: &mut VecDeque<Bytes>) {
+        self.record_message(message);
         let introduced = self.memory.introduced();
-        let FromEnvoy { forward, answer } = self.memory.hear_envoy(message);
+        let FromEnvoy { forward, answer } = self.memory.on_envoy_message(message);
         waiting.extend(forward);
         self.tell(answer);
-        // istio: istiod listens to the agent's own wishes only after the first request for listeners.
+        // istio: istiod handles the agent's own subscriptions only after the first request for listeners.
         if !introduced && self.memory.introduced() {
             waiting.extend(self.memory.own_requests());
             waiting.extend(self.health_request());
         }
     }
 
-    /// What goes on to Envoy.
-    fn plane_said(&mut self, message: Bytes, waiting: &mut VecDeque<Bytes>) -> Option<Bytes> {
-        let (type_url, resource) = match self.memory.hear_plane(message) {
-            FromPlane::Forward(message) => return Some(message),
-            FromPlane::Ignore => return None,
-            FromPlane::Own { type_url, resource } => (type_url, resource),
+    /// Handles a response of the control plane. Returns the message to forward to Envoy, if any.
+    fn handle_control_plane_response(
+        &mut self,
+        message: Bytes,
+        waiting: &mut VecDeque<Bytes>,
+    ) -> Option<Bytes> {
+        let (type_url, resource) = match self.memory.on_control_plane_message(message) {
+            FromControlPlane::Forward(message) => return Some(message),
+            FromControlPlane::Ignore => return None,
+            FromControlPlane::Own { type_url, resource } => (type_url, resource),
         };
         let own = self.proxy.own.iter().find(|own| own.type_url == type_url);
         let refusal = match (own, resource) {
@@ -294,7 +299,7 @@ impl Carrier {
     }
 }
 
-/// The next message, or for ever nothing while there is no stream.
+/// The next message; pending indefinitely while there is no stream.
 async fn receive(stream: Option<&mut Streaming<Bytes>>) -> Result<Option<Bytes>, Status> {
     match stream {
         Some(stream) => stream.message().await,
@@ -302,8 +307,8 @@ async fn receive(stream: Option<&mut Streaming<Bytes>>) -> Result<Option<Bytes>,
     }
 }
 
-/// Any number from 0 to 1: proxies that lost their control plane together must not come back together.
-fn share() -> f64 {
+/// Jitter from 0 to 1, so that proxies that lost their control plane together do not reconnect together.
+fn jitter() -> f64 {
     let random = RandomState::new().build_hasher().finish();
     f64::from(u32::try_from(random % 1024).unwrap_or_default()) / 1024.0
 }

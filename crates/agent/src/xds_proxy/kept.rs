@@ -1,9 +1,9 @@
-//! Envoy's resources as they were last good: kept while the control plane is there, answered from while it is away.
+//! Envoy's last good resources: recorded while the control plane is connected, served while it is unavailable.
 //!
-//! Only what Envoy accepted is kept, and never a secret. Answers from here are marked by their nonces; Envoy's answers
-//! to them are for nobody else.
+//! Only resources that Envoy accepted are kept, and never a secret. Responses from here are marked by their nonces;
+//! Envoy's ACKs to them are not forwarded to the control plane.
 
-use super::memory::envelope::{DeltaRequest, NamedVersion, WorldRequest};
+use super::memory::envelope::{DeltaRequest, NamedVersion, SotwRequest};
 use crate::log::Log;
 use crate::readiness::Readiness;
 use crate::snapshot::{Contents, Entry, Keeper};
@@ -15,33 +15,33 @@ use remora_xds::types::{CLUSTER, LISTENER, SECRET};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::SystemTime;
 
-/// In front of the nonces of answers from here.
-const NONCE: &str = "kept-";
+/// Prefix of the nonces of responses from the last good configuration.
+const NONCE_PREFIX: &str = "kept-";
 
-/// The agent's own resources have no names.
-const OWN: &str = "";
+/// Key of the agent's own resources, which have no names.
+const OWN_NAME: &str = "";
 
 /// The last good configuration of an Envoy, for all its streams.
 #[derive(Debug, Clone)]
 pub struct LastGood {
     pub(crate) keeper: Keeper,
-    /// When the control plane stood by what was kept before this start; `None` if nothing was.
+    /// When the control plane last confirmed the configuration on disk; `None` if there was none at the start.
     pub(crate) found: Option<SystemTime>,
     pub(crate) readiness: Readiness,
     pub(crate) log: Log,
 }
 
-/// What is kept and answered on one stream.
+/// The last good configuration, as used by one stream.
 pub(super) struct Kept {
     all: LastGood,
     protocol: Protocol,
     /// Responses of the control plane that Envoy has not answered, by nonce.
     pending: HashMap<String, Bytes>,
-    /// Types Envoy accepted from the control plane.
+    /// Types that Envoy accepted from the control plane.
     accepted: BTreeSet<String>,
-    /// Answers given from here.
+    /// Responses sent from the last good configuration.
     given: u64,
-    /// The control plane is away: questions are answered from here.
+    /// The control plane is unavailable: requests are answered from here.
     making_do: bool,
 }
 
@@ -57,17 +57,17 @@ impl Kept {
         }
     }
 
-    /// Whether there is something to make do with.
+    /// Whether there is a last good configuration.
     pub(super) fn can_make_do(&self) -> bool {
         self.all.found.is_some()
     }
 
-    /// Whether something is kept that could be used now, and is not.
+    /// Whether there is a last good configuration that could be used now, and is not.
     pub(super) fn could_start(&self) -> bool {
         self.can_make_do() && !self.making_do && self.accepted.is_empty()
     }
 
-    /// The control plane is away. Says whether that is new, and there is something to make do with.
+    /// The control plane is unavailable. Returns whether that is new, and there is a last good configuration.
     pub(super) fn away(&mut self) -> bool {
         self.all.keeper.live(false);
         self.pending.clear();
@@ -75,7 +75,7 @@ impl Kept {
             return false;
         };
         self.making_do = true;
-        self.all.readiness.ages(confirmed);
+        self.all.readiness.set_last_good(confirmed);
         self.all.keeper.not_live_since(confirmed);
         let age = confirmed.elapsed().unwrap_or_default().as_secs();
         self.all.log.warning(format_args!(
@@ -84,7 +84,7 @@ impl Kept {
         true
     }
 
-    /// Something of the control plane's goes to Envoy.
+    /// A response of the control plane is forwarded to Envoy.
     pub(super) fn forwarded(&mut self, message: &Bytes) {
         if let Ok(seen) = Envelope::decode(message.clone())
             && seen.type_url != SECRET
@@ -93,14 +93,14 @@ impl Kept {
         }
     }
 
-    /// Envoy said something. Gives the type it accepted, if that was an answer from here.
+    /// Handles a message of Envoy. Returns the type it accepted, if the response came from here.
     pub(super) fn answered(&mut self, message: &Bytes) -> Option<String> {
         let question = Question::read(self.protocol, message)?;
         let response = self.pending.remove(&question.nonce);
         if question.refused {
             return None;
         }
-        if question.nonce.starts_with(NONCE) {
+        if question.nonce.starts_with(NONCE_PREFIX) {
             return Some(question.type_url);
         }
         let response = response?;
@@ -120,7 +120,7 @@ impl Kept {
         None
     }
 
-    /// Keeps what the agent itself asked for and could use.
+    /// Records a resource of the agent's own subscription that it could use.
     pub(super) fn keep_own(&self, type_url: &str, bytes: Vec<u8>) {
         let entry = Entry {
             version: String::new(),
@@ -128,27 +128,27 @@ impl Kept {
         };
         self.all.keeper.change(|contents| {
             let kind = contents.entry(type_url.to_owned()).or_default();
-            kind.insert(OWN.to_owned(), entry);
+            kind.insert(OWN_NAME.to_owned(), entry);
         });
     }
 
-    /// The same, as it was kept.
+    /// The recorded resource of the agent's own subscription.
     pub(super) fn own(&self, type_url: &str) -> Option<Vec<u8>> {
-        let bytes = |contents: &Contents| Some(contents.get(type_url)?.get(OWN)?.bytes.clone());
+        let bytes = |contents: &Contents| Some(contents.get(type_url)?.get(OWN_NAME)?.bytes.clone());
         self.all.keeper.look(bytes)
     }
 
-    /// What to answer while the control plane is away.
+    /// The response to a request while the control plane is unavailable.
     pub(super) fn answer(&mut self, message: &Bytes) -> Option<Bytes> {
         if !self.making_do {
             return None;
         }
         let question = Question::read(self.protocol, message)?;
-        // An answer asks for nothing, unless it names something new.
+        // An ACK or NACK needs no response, unless it subscribes to something new.
         if !question.nonce.is_empty() && question.names.is_empty() {
             return None;
         }
-        let nonce = format!("{NONCE}{}", self.given + 1);
+        let nonce = format!("{NONCE_PREFIX}{}", self.given + 1);
         let answer = |contents: &Contents| {
             let resources = contents.get(&question.type_url)?;
             Some(respond(self.protocol, &question, resources, nonce))
@@ -159,7 +159,7 @@ impl Kept {
     }
 }
 
-/// What both kinds of responses have at the same place.
+/// The fields that SotW and delta responses share.
 #[derive(Clone, PartialEq, Message)]
 struct Envelope {
     #[prost(string, tag = "4")]
@@ -168,7 +168,7 @@ struct Envelope {
     nonce: String,
 }
 
-/// A request, of either kind.
+/// A request, SotW or delta.
 struct Question {
     type_url: String,
     names: Vec<String>,
@@ -188,8 +188,8 @@ impl Question {
                     refused: request.error_detail.is_some(),
                 }
             }
-            Protocol::World => {
-                let request = WorldRequest::decode(message.clone()).ok()?;
+            Protocol::Sotw => {
+                let request = SotwRequest::decode(message.clone()).ok()?;
                 Self {
                     type_url: request.type_url,
                     names: request.names,
@@ -201,7 +201,7 @@ impl Question {
     }
 }
 
-/// A response whose resources stay bytes. The other kind's response differs only in fields that are not set here.
+/// A response whose resources are not decoded. SotW and delta responses differ only in fields that are not set here.
 #[derive(Clone, PartialEq, Message)]
 struct Response {
     #[prost(string, tag = "1")]
@@ -212,12 +212,12 @@ struct Response {
     type_url: String,
     #[prost(string, tag = "5")]
     nonce: String,
-    /// Of incremental ones.
+    /// Only in delta responses.
     #[prost(string, repeated, tag = "6")]
     removed: Vec<String>,
 }
 
-/// A resource that stands alone; all of Envoy's have their name at the same place.
+/// The name of a resource; all of Envoy's resource types have it in the same field.
 #[derive(Clone, PartialEq, Message)]
 struct Named {
     #[prost(string, tag = "1")]
@@ -235,7 +235,7 @@ fn respond(
     let chosen: Vec<&Entry> = resources.iter().filter(wanted).map(|(_, entry)| entry).collect();
     let version = match protocol {
         Protocol::Delta => String::new(),
-        Protocol::World => chosen
+        Protocol::Sotw => chosen
             .first()
             .map(|entry| entry.version.clone())
             .unwrap_or_default(),
@@ -251,7 +251,7 @@ fn respond(
     .into()
 }
 
-/// Keeps what a response brought.
+/// Records the resources of a response.
 fn note(contents: &mut Contents, protocol: Protocol, message: &Bytes) {
     let Ok(response) = Response::decode(message.clone()) else {
         return;
@@ -268,8 +268,8 @@ fn note(contents: &mut Contents, protocol: Protocol, message: &Bytes) {
                 kind.remove(&name);
             }
         }
-        Protocol::World => {
-            // Only of these a response holds all there is.
+        Protocol::Sotw => {
+            // Only for these types a SotW response holds all resources.
             if [CLUSTER, LISTENER].contains(&response.type_url.as_str()) {
                 kind.clear();
             }
@@ -323,7 +323,7 @@ mod tests {
             let resources = list.iter().map(|name| any(name)).collect();
             note(
                 &mut contents,
-                Protocol::World,
+                Protocol::Sotw,
                 &response(type_url, "7", resources, &[]),
             );
             names(&contents, type_url)

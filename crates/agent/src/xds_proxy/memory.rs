@@ -1,20 +1,20 @@
-//! What must be remembered of a stream to repeat it on another connection. No IO.
+//! The state of a stream that is needed to repeat it on another connection. No IO.
 //!
-//! Messages are read as envelopes: which type, which names, which versions, which answer to what. Everything else in
-//! them stays bytes. Delta: names asked for, and the versions of what Envoy accepted. State of the world: the last
-//! list of names, and the version Envoy accepted last.
+//! Only the envelopes of messages are decoded: type, names, versions and nonces. The rest stays bytes. Delta: subscribed
+//! names, and the versions that Envoy accepted. State of the world (SotW): the last list of names, and the version that
+//! Envoy accepted last.
 //!
-//! An answer belongs to the connection its question came on. Envoy may answer late, when that connection is gone;
-//! then what it asks for is still passed on, but not as an answer. Control planes may count their nonces from 1 on
+//! An ACK belongs to the connection of its response. Envoy may answer late, when that connection is gone; then its
+//! subscriptions are still forwarded, but not as an ACK. Control planes may count their nonces from 1 on
 //! every connection, so from the second connection on Envoy sees nonces with the connection's number in front.
 
 mod delta;
 pub(super) mod envelope;
-mod world;
+mod sotw;
 
 use super::Health;
 use bytes::Bytes;
-use envelope::{DeltaRequest, DeltaResponse, Status, WorldRequest, WorldResponse};
+use envelope::{DeltaRequest, DeltaResponse, SotwRequest, SotwResponse, Status};
 use prost::Message as _;
 use remora_xds::raw::Protocol;
 use remora_xds::types::{HEALTH, LISTENER};
@@ -22,57 +22,57 @@ use std::collections::HashMap;
 
 /// `INTERNAL` of gRPC.
 const INTERNAL: i32 = 13;
-/// Where the nonce stands: in both kinds of responses, in incremental requests, in the others.
+/// Field number of the nonce: in responses, in delta requests, in SotW requests.
 const RESPONSE_NONCE: u32 = 5;
 const DELTA_REQUEST_NONCE: u32 = 6;
-const WORLD_REQUEST_NONCE: u32 = 5;
+const SOTW_REQUEST_NONCE: u32 = 5;
 
-/// What Envoy thinks of a response.
+/// Envoy's ACK or NACK of a response.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Answer {
     Accepted(String),
     Refused(String, String),
 }
 
-/// A message of Envoy's was noted.
+/// Result of a message from Envoy.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct FromEnvoy {
-    /// What to tell the control plane.
+    /// Message for the control plane.
     pub(super) forward: Option<Bytes>,
     pub(super) answer: Option<Answer>,
 }
 
-/// A message of the control plane's was noted.
+/// Result of a message from the control plane.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum FromPlane {
-    /// For Envoy.
+pub(super) enum FromControlPlane {
+    /// Forward to Envoy.
     Forward(Bytes),
-    /// For the agent itself.
+    /// A resource of the agent's own subscription.
     Own {
         type_url: String,
         resource: Option<Vec<u8>>,
     },
-    /// For nobody: it cannot be read.
+    /// Drop: it cannot be decoded.
     Ignore,
 }
 
 #[derive(Debug)]
 enum Kinds {
     Delta(delta::Memory),
-    World(world::Memory),
+    Sotw(sotw::Memory),
 }
 
-/// Of one stream of Envoy's.
+/// State of one stream of Envoy.
 #[derive(Debug)]
 pub(super) struct Memory {
-    /// Envoy's own description of itself, as it came.
+    /// Envoy's node message, unchanged.
     node: Vec<u8>,
     kinds: Kinds,
     own: Vec<String>,
-    /// What the agent's own types are to be answered with: nonce and version.
+    /// Nonce and version to acknowledge, per type of the agent's own subscriptions.
     own_seen: HashMap<String, (String, String)>,
     introduced: bool,
-    /// Connections so far.
+    /// Number of connections so far.
     connections: u64,
 }
 
@@ -82,7 +82,7 @@ impl Memory {
             node: Vec::new(),
             kinds: match protocol {
                 Protocol::Delta => Kinds::Delta(delta::Memory::default()),
-                Protocol::World => Kinds::World(world::Memory::default()),
+                Protocol::Sotw => Kinds::Sotw(sotw::Memory::default()),
             },
             own,
             own_seen: HashMap::new(),
@@ -91,40 +91,40 @@ impl Memory {
         }
     }
 
-    /// In front of the nonces of this connection.
-    fn mark(&self) -> String {
+    /// Prefix of the nonces of this connection.
+    fn nonce_prefix(&self) -> String {
         match self.connections {
             0 | 1 => String::new(),
             number => format!("remora-{number}-"),
         }
     }
 
-    /// Whether Envoy has asked for listeners.
+    /// Whether Envoy has subscribed to listeners.
     pub(super) fn introduced(&self) -> bool {
         self.introduced
     }
 
-    /// Notes what Envoy says. What cannot be read is passed on: the control plane will say what it thinks of it.
-    pub(super) fn hear_envoy(&mut self, message: &Bytes) -> FromEnvoy {
-        let mark = self.mark();
+    /// Records a message of Envoy. An undecodable one is forwarded: the control plane rejects it.
+    pub(super) fn on_envoy_message(&mut self, message: &Bytes) -> FromEnvoy {
+        let mark = self.nonce_prefix();
         let (type_url, node, nonce, mut noted, field) = match &mut self.kinds {
             Kinds::Delta(memory) => {
                 let Ok(request) = DeltaRequest::decode(message.clone()) else {
-                    return FromEnvoy::passed_on(message);
+                    return FromEnvoy::forwarded(message);
                 };
                 let (url, node) = (request.type_url.clone(), request.node.clone());
                 let nonce = request.response_nonce.clone();
-                let noted = memory.hear_envoy(request, message);
+                let noted = memory.on_envoy_message(request, message);
                 (url, node, nonce, noted, DELTA_REQUEST_NONCE)
             }
-            Kinds::World(memory) => {
-                let Ok(request) = WorldRequest::decode(message.clone()) else {
-                    return FromEnvoy::passed_on(message);
+            Kinds::Sotw(memory) => {
+                let Ok(request) = SotwRequest::decode(message.clone()) else {
+                    return FromEnvoy::forwarded(message);
                 };
                 let (url, node) = (request.type_url.clone(), request.node.clone());
                 let nonce = request.response_nonce.clone();
-                let noted = memory.hear_envoy(request, message);
-                (url, node, nonce, noted, WORLD_REQUEST_NONCE)
+                let noted = memory.on_envoy_message(request, message);
+                (url, node, nonce, noted, SOTW_REQUEST_NONCE)
             }
         };
         if let (Some(forward), false) = (&noted.forward, mark.is_empty())
@@ -139,70 +139,70 @@ impl Memory {
         noted
     }
 
-    /// Notes what the control plane says.
-    pub(super) fn hear_plane(&mut self, message: Bytes) -> FromPlane {
-        let mark = self.mark();
+    /// Records a message of the control plane.
+    pub(super) fn on_control_plane_message(&mut self, message: Bytes) -> FromControlPlane {
+        let mark = self.nonce_prefix();
         let nonce = match &mut self.kinds {
             Kinds::Delta(memory) => {
                 let Ok(mut response) = DeltaResponse::decode(message.clone()) else {
-                    return FromPlane::Ignore;
+                    return FromControlPlane::Ignore;
                 };
                 if self.own.contains(&response.type_url) {
                     let seen = (response.nonce, String::new());
                     self.own_seen.insert(response.type_url.clone(), seen);
                     let resource = envelope::first_delta_resource(&message);
-                    return FromPlane::Own {
+                    return FromControlPlane::Own {
                         type_url: response.type_url,
                         resource,
                     };
                 }
                 response.nonce.insert_str(0, &mark);
                 let nonce = response.nonce.clone();
-                memory.hear_plane(response);
+                memory.on_control_plane_message(response);
                 nonce
             }
-            Kinds::World(memory) => {
-                let Ok(mut response) = WorldResponse::decode(message.clone()) else {
-                    return FromPlane::Ignore;
+            Kinds::Sotw(memory) => {
+                let Ok(mut response) = SotwResponse::decode(message.clone()) else {
+                    return FromControlPlane::Ignore;
                 };
                 if self.own.contains(&response.type_url) {
                     let seen = (response.nonce, response.version_info);
                     self.own_seen.insert(response.type_url.clone(), seen);
-                    let resource = envelope::first_world_resource(&message);
-                    return FromPlane::Own {
+                    let resource = envelope::first_sotw_resource(&message);
+                    return FromControlPlane::Own {
                         type_url: response.type_url,
                         resource,
                     };
                 }
                 response.nonce.insert_str(0, &mark);
                 let nonce = response.nonce.clone();
-                memory.hear_plane(response);
+                memory.on_control_plane_message(response);
                 nonce
             }
         };
-        FromPlane::Forward(if mark.is_empty() {
+        FromControlPlane::Forward(if mark.is_empty() {
             message
         } else {
             envelope::with_text(&message, RESPONSE_NONCE, &nonce)
         })
     }
 
-    /// Notes an answer that did not come from the control plane: Envoy's answer to it is not the control plane's business.
-    pub(super) fn hear_kept(&mut self, message: &Bytes) {
+    /// Records a response from the last good configuration: Envoy's ACK to it is not forwarded to the control plane.
+    pub(super) fn on_kept_response(&mut self, message: &Bytes) {
         if let (Kinds::Delta(memory), Ok(response)) =
             (&mut self.kinds, DeltaResponse::decode(message.clone()))
         {
-            memory.hear_kept(response);
+            memory.on_kept_response(response);
         }
     }
 
-    /// A new connection: what to say on it, the node in the first message.
+    /// A new connection. Returns its opening messages, with the node in the first one.
     pub(super) fn connected(&mut self) -> Vec<Bytes> {
         self.own_seen.clear();
         self.connections += 1;
         let mut messages = match &mut self.kinds {
             Kinds::Delta(memory) => memory.connected(&self.node),
-            Kinds::World(memory) => memory.connected(&self.node),
+            Kinds::Sotw(memory) => memory.connected(&self.node),
         };
         if self.introduced {
             messages.extend(self.own_requests());
@@ -210,13 +210,13 @@ impl Memory {
         messages
     }
 
-    /// What the agent itself asks for.
+    /// The agent's own subscriptions.
     pub(super) fn own_requests(&self) -> Vec<Bytes> {
         let wish = |type_url: &String| self.bare(type_url, None);
         self.own.iter().map(wish).collect()
     }
 
-    /// Accepts or refuses what the agent itself asked for.
+    /// ACK or NACK for a resource of the agent's own subscription.
     pub(super) fn answer_own(&mut self, type_url: &str, refusal: Option<&str>) -> Option<Bytes> {
         let (nonce, version) = self.own_seen.get(type_url)?;
         let error_detail = refusal.map(|why| Status::internal(why).encode_to_vec());
@@ -228,7 +228,7 @@ impl Memory {
                 ..DeltaRequest::default()
             }
             .encode_to_vec(),
-            Kinds::World(_) => WorldRequest {
+            Kinds::Sotw(_) => SotwRequest {
                 type_url: type_url.to_owned(),
                 // A refused version is not in use.
                 version_info: if refusal.is_none() {
@@ -238,15 +238,15 @@ impl Memory {
                 },
                 response_nonce: nonce.clone(),
                 error_detail,
-                ..WorldRequest::default()
+                ..SotwRequest::default()
             }
             .encode_to_vec(),
         };
         Some(message.into())
     }
 
-    /// How the application feels.
-    // istio: a request of a type without resources; sickness is its error.
+    /// A report of the application's health.
+    // istio: a request of a type without resources; an unhealthy state is its error.
     pub(super) fn health(&self, health: &Health) -> Bytes {
         match health {
             Health::Healthy => self.bare(HEALTH, None),
@@ -264,10 +264,10 @@ impl Memory {
                 ..DeltaRequest::default()
             }
             .encode_to_vec(),
-            Kinds::World(_) => WorldRequest {
+            Kinds::Sotw(_) => SotwRequest {
                 type_url,
                 error_detail,
-                ..WorldRequest::default()
+                ..SotwRequest::default()
             }
             .encode_to_vec(),
         };
@@ -276,7 +276,7 @@ impl Memory {
 }
 
 impl FromEnvoy {
-    fn passed_on(message: &Bytes) -> Self {
+    fn forwarded(message: &Bytes) -> Self {
         Self {
             forward: Some(message.clone()),
             answer: None,
@@ -284,7 +284,7 @@ impl FromEnvoy {
     }
 }
 
-fn judgement(type_url: &str, error_detail: Option<&[u8]>) -> Answer {
+fn ack_or_nack(type_url: &str, error_detail: Option<&[u8]>) -> Answer {
     match error_detail {
         None => Answer::Accepted(type_url.to_owned()),
         Some(detail) => {

@@ -17,7 +17,7 @@ use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
 use tonic::metadata::MetadataMap;
 use tonic::{Status, Streaming};
 
-/// A control plane on loopback. Goes away with the value.
+/// A control plane on loopback. Stopped on drop.
 struct Plane {
     snapshots: watch::Sender<Arc<Snapshots>>,
     _stop: oneshot::Sender<()>,
@@ -56,7 +56,7 @@ impl Plane {
     }
 }
 
-/// Lets everybody in who shows a token, and notes it.
+/// Admits every client that sends a token, and records the token.
 struct Admit(Arc<Mutex<Vec<String>>>);
 
 #[tonic::async_trait]
@@ -329,7 +329,7 @@ async fn a_newer_stream_takes_over() {
     assert!(ended == "ended" || ended.contains("newer"), "{ended}");
 }
 
-/// A control plane that only writes down what it hears.
+/// A control plane that only records the requests it receives.
 #[tokio::test]
 async fn health_is_told_after_the_first_listeners_and_again_on_a_new_connection() {
     use remora_xds::Message as _;

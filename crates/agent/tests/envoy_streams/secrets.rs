@@ -146,7 +146,7 @@ async fn a_certificate_is_sent_when_there_is_one_and_again_when_it_changes() {
         pair(&certificate.next().await[0]),
         (second.chain.clone(), second.key.clone())
     );
-    // The roots are the same: the next thing said about them is about others.
+    // The roots did not change, so the next response about roots carries new ones.
     let other = self::authority();
     scene.secrets.install(Pem {
         roots: other.roots(),
@@ -181,7 +181,7 @@ async fn a_refusal_is_told() {
     });
     stream.requests.send(refusal).await.unwrap();
     let told = tokio::task::spawn_blocking(move || {
-        let patience = crate::PATIENCE;
+        let patience = crate::TEST_TIMEOUT;
         std::iter::from_fn(|| scene.notices.recv_timeout(patience).ok())
             .find(|notice| matches!(notice, Notice::Refused { .. }))
     });
@@ -189,7 +189,7 @@ async fn a_refusal_is_told() {
     assert_eq!(told.await.unwrap(), Some(Notice::Refused { why }));
 }
 
-/// Exchanges the directory behind the links, as the kubelet does.
+/// Replaces the directory behind the links, as the kubelet does.
 fn publish(directory: &Path, number: u32, pem: &Pem) {
     let version = format!("..version-{number}");
     std::fs::create_dir(directory.join(&version)).unwrap();
@@ -241,7 +241,7 @@ async fn half_of_an_exchange_is_not_sent() {
     std::fs::write(&cert, &second.chain).unwrap();
     let notices = scene.notices;
     let kept = tokio::task::spawn_blocking(move || {
-        std::iter::from_fn(|| notices.recv_timeout(crate::PATIENCE).ok())
+        std::iter::from_fn(|| notices.recv_timeout(crate::TEST_TIMEOUT).ok())
             .any(|notice| matches!(notice, Notice::Kept { .. }))
     });
     assert!(kept.await.unwrap(), "the halfway state was seen");

@@ -167,9 +167,11 @@ impl Keeper {
     fn adopt(&mut self, secret: Value) {
         self.lost = false;
         match root::authority(&secret) {
-            Ok(next) if next.kept() == self.plane.kept() => {}
+            Ok(next) if next.state() == self.plane.kept() => {}
             Ok(next) => {
-                let taken = self.plane.with_authority(|authority| authority.become_of(next));
+                let taken = self
+                    .plane
+                    .with_authority(|authority| authority.replace_roots_with(next));
                 self.tell(&match taken {
                     Ok(()) => {
                         Notice::Served("the root certificate's secret changed, and is followed".to_owned())
@@ -260,7 +262,7 @@ impl Keeper {
     async fn write_root(&self) -> Result<(), KeepError> {
         let now = SystemTime::now();
         if self.lost {
-            let authority = Authority::from_kept(&self.plane.kept())?;
+            let authority = Authority::from_state(&self.plane.kept())?;
             let fields = root::made(&authority, now);
             return match keep::create(&self.client, &self.namespace, fields).await {
                 Err(error) if error.is_conflict() => Ok(()),

@@ -6,7 +6,7 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use remora_mtls::{Authority, AuthorityError, Kept, RootRotation};
+use remora_mtls::{Authority, AuthorityError, AuthorityState, RootRotation};
 use remora_pod::object;
 use serde_json::{Value, json};
 use std::time::{Duration, SystemTime};
@@ -40,7 +40,7 @@ pub(super) struct Waits {
 }
 
 /// Reads a Secret.
-pub(super) fn read(secret: &Value) -> Result<Kept, String> {
+pub(super) fn read(secret: &Value) -> Result<AuthorityState, String> {
     let field = |name: &str| -> Result<Option<String>, String> {
         let Some(text) = secret["data"][name].as_str().filter(|text| !text.is_empty()) else {
             return Ok(None);
@@ -52,7 +52,7 @@ pub(super) fn read(secret: &Value) -> Result<Kept, String> {
         Ok(Some(text))
     };
     let needed = |name: &str| field(name)?.ok_or_else(|| format!("it has no {name}"));
-    Ok(Kept {
+    Ok(AuthorityState {
         certificate: needed(CERTIFICATE)?,
         key: needed(KEY)?,
         next: field(NEXT_CERTIFICATE)?.zip(field(NEXT_KEY)?),
@@ -62,7 +62,7 @@ pub(super) fn read(secret: &Value) -> Result<Kept, String> {
 
 /// The authority a Secret describes.
 pub(super) fn authority(secret: &Value) -> Result<Authority, String> {
-    Authority::from_kept(&read(secret)?).map_err(|error| error.to_string())
+    Authority::from_state(&read(secret)?).map_err(|error| error.to_string())
 }
 
 /// A Secret's fields for an authority that was made now.
@@ -76,7 +76,7 @@ pub(super) fn step(secret: &Value, waits: Waits, now: SystemTime) -> Result<Opti
     let Ok(kept) = read(secret) else {
         return Ok(None);
     };
-    let mut authority = Authority::from_kept(&kept)?;
+    let mut authority = Authority::from_state(&kept)?;
     let annotation = |key: &str| object::annotation(secret, key);
     let since = annotation(SINCE).and_then(|text| text.parse().ok()).unwrap_or(0);
     let lasted = now
@@ -115,7 +115,7 @@ fn written(secret: &Value, authority: &Authority, now: SystemTime) -> Value {
 }
 
 fn data(authority: &Authority) -> Value {
-    let kept = authority.kept();
+    let kept = authority.state();
     let mut data = json!({CERTIFICATE: STANDARD.encode(&kept.certificate), KEY: STANDARD.encode(&kept.key),
         ROOTS: STANDARD.encode(authority.roots())});
     if let Some((certificate, key)) = &kept.next {

@@ -1,7 +1,7 @@
 //! Connections to the pod's ports that come without a tunnel, in every mode.
 
 use crate::scene::{MESH, PATIENCE, Scene, echo, exchange, identity, service};
-use remora_mtls::{Identity, SpiffeId, Wire};
+use remora_mtls::{AlpnProfile, Identity, SpiffeId};
 use remora_proxy::inbound::{Mode, Modes};
 use rustls::{ClientConfig, ClientConnection, StreamOwned};
 use std::io::{Read, Write};
@@ -33,7 +33,7 @@ fn tls(
     protocols: &[&str],
 ) -> StreamOwned<ClientConnection, TcpStream> {
     let cart: SpiffeId = "spiffe://td/ns/shop/sa/cart".parse().unwrap();
-    let mut config: ClientConfig = (*identity.client(&[cart], Wire::Istio).unwrap()).clone();
+    let mut config: ClientConfig = (*identity.client(&[cart], AlpnProfile::Istio).unwrap()).clone();
     config.alpn_protocols = protocols.iter().map(|p| p.as_bytes().to_vec()).collect();
     let name = "outbound_.80_._.cart.shop.svc.cluster.local".try_into().unwrap();
     StreamOwned::new(ClientConnection::new(Arc::new(config), name).unwrap(), stream)

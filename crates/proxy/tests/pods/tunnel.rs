@@ -4,7 +4,7 @@ use crate::scene::{MESH, Scene, echo, identity};
 use bytes::Bytes;
 use h2::client::SendRequest;
 use http::{Method, Request, StatusCode, Version};
-use remora_mtls::{Identity, SpiffeId, Wire};
+use remora_mtls::{AlpnProfile, Identity, SpiffeId};
 use remora_net::Namespace;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -29,7 +29,9 @@ pub(crate) async fn tunnel(
     proxy: SocketAddr,
     peer: &SpiffeId,
 ) -> std::io::Result<(SendRequest<Bytes>, Connection)> {
-    let config = identity.client(std::slice::from_ref(peer), Wire::Hbone).unwrap();
+    let config = identity
+        .client(std::slice::from_ref(peer), AlpnProfile::Hbone)
+        .unwrap();
     let stream = tokio::net::TcpStream::connect(proxy).await?;
     let name = rustls::pki_types::ServerName::IpAddress(proxy.ip().into());
     let tls = TlsConnector::from(config).connect(name, stream).await?;

@@ -2,7 +2,7 @@
 
 use crate::peer::{ask, cart, connect, inside, tunnel};
 use crate::scene::{MESH, PATIENCE, Scene, identity, identity_files};
-use remora_mtls::{Anybody, Authority};
+use remora_mtls::{Authority, NoVerifier};
 use remora_proxy::inbound::{Mode, Modes};
 use rustls::crypto::aws_lc_rs::default_provider;
 use rustls::pki_types::pem::PemObject;
@@ -72,7 +72,7 @@ fn call(caller: Caller, mut stream: TcpStream, mesh: &Pair) -> Option<String> {
         .with_safe_default_protocol_versions()
         .unwrap()
         .dangerous()
-        .with_custom_certificate_verifier(Arc::new(Anybody));
+        .with_custom_certificate_verifier(Arc::new(NoVerifier));
     let (mut config, protocols) = match caller {
         Caller::Plaintext => {
             return talk(&mut stream).ok().map(|()| String::from_utf8(heard).unwrap());

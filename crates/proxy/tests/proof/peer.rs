@@ -4,7 +4,7 @@ use crate::scene::PROXY;
 use bytes::Bytes;
 use h2::client::SendRequest;
 use http::{Method, Request, StatusCode, Version};
-use remora_mtls::{Identity, SpiffeId, Wire};
+use remora_mtls::{AlpnProfile, Identity, SpiffeId};
 use remora_net::{Namespace, privilege};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -92,7 +92,9 @@ pub(crate) async fn tunnel(
     proxy: SocketAddr,
     peer: &SpiffeId,
 ) -> std::io::Result<SendRequest<Bytes>> {
-    let config = identity.client(std::slice::from_ref(peer), Wire::Hbone).unwrap();
+    let config = identity
+        .client(std::slice::from_ref(peer), AlpnProfile::Hbone)
+        .unwrap();
     let stream = TcpStream::connect(proxy).await?;
     let name = rustls::pki_types::ServerName::IpAddress(proxy.ip().into());
     let tls = TlsConnector::from(config).connect(name, stream).await?;
@@ -119,7 +121,7 @@ pub(crate) async fn ask(requests: &mut SendRequest<Bytes>, request: Request<()>)
 
 /// Serves a tunnel that allows so many streams at once and repeats what it hears.
 pub(crate) async fn echo_tunnel(stream: TcpStream, identity: Arc<Identity>, streams: u32) {
-    let acceptor = TlsAcceptor::from(identity.server(Wire::Hbone));
+    let acceptor = TlsAcceptor::from(identity.server(AlpnProfile::Hbone));
     let tls = acceptor.accept(stream).await.unwrap();
     let mut connection = h2::server::Builder::new()
         .max_concurrent_streams(streams)

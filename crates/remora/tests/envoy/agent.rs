@@ -81,14 +81,14 @@ fn names_come_in_a_table_after_the_listeners_and_are_answered() {
     };
     let mut sidecar = scene.sidecar(env(&[("ISTIO_META_DNS_CAPTURE", "true")]));
     // Without a table it is not ready, whatever Envoy has.
-    let without = scene.plane_that_speaks(Protocol::World, &[8443]);
+    let without = scene.plane_that_speaks(Protocol::Sotw, &[8443]);
     hears(&without, |heard| heard.iter().any(|(url, _)| url == NAME_TABLE));
     let (_, body) = scene.readiness(|_, body| !body.contains("\"certificate\""));
     assert!(body.contains("waiting for configuration"), "{body}");
     assert!(place(&without, LISTENER) < place(&without, NAME_TABLE));
     drop(without);
     let more = vec![(NAME_TABLE, table.encode_to_vec())];
-    let plane = scene.plane_with(Protocol::World, &[8443], more);
+    let plane = scene.plane_with(Protocol::Sotw, &[8443], more);
     scene.ready();
     assert!(place(&plane, LISTENER) < place(&plane, NAME_TABLE));
     let answer = scene.inside(|| {
@@ -118,7 +118,7 @@ fn roots_of_the_agents_configuration_are_believed() {
         roots: vec![other.roots()],
     };
     let more = vec![(PROXY_CONFIG, config.encode_to_vec())];
-    let _plane = scene.plane_with(Protocol::World, &[8443], more);
+    let _plane = scene.plane_with(Protocol::Sotw, &[8443], more);
     let mut without = scene.sidecar(env(&[]));
     scene.ready();
     scene.call(&scene.client(), 8443).unwrap();
@@ -140,7 +140,7 @@ fn the_control_plane_hears_how_the_application_feels_when_that_changes() {
         return;
     }
     let scene = Scene::new();
-    let plane = scene.plane_that_speaks(Protocol::World, &[8443]);
+    let plane = scene.plane_that_speaks(Protocol::Sotw, &[8443]);
     let config = "{discoveryAddress: '10.1.0.1:15012', concurrency: 1, terminationDrainDuration: 1s, \
                   readinessProbe: {tcpSocket: {port: 8080}, periodSeconds: 1}}";
     let mut sidecar = scene.sidecar(env(&[("PROXY_CONFIG", config)]));
@@ -154,7 +154,7 @@ fn the_control_plane_hears_how_the_application_feels_when_that_changes() {
     hears(&plane, |heard| told(heard) == [true, false]);
     // Another control plane is told once more, without a change.
     drop(plane);
-    let plane = scene.plane_that_speaks(Protocol::World, &[8443]);
+    let plane = scene.plane_that_speaks(Protocol::Sotw, &[8443]);
     hears(&plane, |heard| told(heard) == [false]);
     assert_eq!(sidecar.stop(), 0, "{}", sidecar.said());
 }
@@ -200,7 +200,7 @@ fn a_template_of_the_users_makes_the_bootstrap_and_an_override_changes_it() {
     }
     let scene = Scene::new();
     scene.application();
-    let _plane = scene.plane_that_speaks(Protocol::World, &[8443]);
+    let _plane = scene.plane_that_speaks(Protocol::Sotw, &[8443]);
     scene.write("bootstrap.json", TEMPLATE);
     scene.write(
         "override.json",

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 #[test]
 fn envoy_starts_with_what_it_last_accepted_and_takes_what_is_live() {
-    for (protocol, delta) in [(Protocol::Delta, "true"), (Protocol::World, "false")] {
+    for (protocol, delta) in [(Protocol::Delta, "true"), (Protocol::Sotw, "false")] {
         if !here() {
             return;
         }

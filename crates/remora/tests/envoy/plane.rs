@@ -136,7 +136,7 @@ async fn serve(
                 .await
                 .unwrap();
         }
-        Protocol::World => server
+        Protocol::Sotw => server
             .add_service(world(snapshots, heard))
             .serve_with_incoming(connections)
             .await
@@ -148,7 +148,7 @@ async fn serve(
 fn world(snapshots: Snapshots, heard: Heard) -> Streams {
     let snapshots = Arc::new(snapshots);
     Streams::new(Arc::new(move |protocol, request| {
-        assert_eq!(protocol, Protocol::World, "Envoy was told to speak this one");
+        assert_eq!(protocol, Protocol::Sotw, "Envoy was told to speak this one");
         let (say, responses) = mpsc::channel(4);
         let (snapshots, heard) = (Arc::clone(&snapshots), Arc::clone(&heard));
         tokio::spawn(async move {

@@ -2,7 +2,9 @@
 
 use crate::plane::{More, NAME, Plane, Ports, TOKEN};
 use crate::process::{PATIENCE, Process, Start};
-use remora_mtls::{Authority, Chain, Credentials, Identity, PrivateKey, Roots, SpiffeId, TrustDomains, Wire};
+use remora_mtls::{
+    AlpnProfile, Authority, Chain, Credentials, Identity, PrivateKey, Roots, SpiffeId, TrustDomains,
+};
 use remora_testkit::{Actor, Lab, has_programs};
 use remora_xds::raw::Protocol;
 use rustls::pki_types::ServerName;
@@ -248,7 +250,7 @@ impl Scene {
     /// A connection of that client to a port of the pod, on which one word went both ways.
     pub(crate) fn call(&self, client: &Identity, port: u16) -> std::io::Result<Call> {
         let id = SpiffeId::of_service_account("cluster.local", "shop", "web").unwrap();
-        let config = client.client(&[id], Wire::Istio).unwrap();
+        let config = client.client(&[id], AlpnProfile::Istio).unwrap();
         let name = ServerName::try_from("web.shop").unwrap();
         let stream = Actor::new(&self.lab.peer, APP, APP).run(move || {
             let to = SocketAddr::from(([10, 1, 0, 2], port));

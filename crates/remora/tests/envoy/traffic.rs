@@ -47,7 +47,7 @@ fn certificates_are_exchanged_under_an_open_connection() {
 
 #[test]
 fn a_control_plane_that_restarts_changes_only_what_changed() {
-    for (protocol, delta) in [(Protocol::Delta, "true"), (Protocol::World, "false")] {
+    for (protocol, delta) in [(Protocol::Delta, "true"), (Protocol::Sotw, "false")] {
         if !here() {
             return;
         }

@@ -1,8 +1,8 @@
-//! The receiving side, over one stream after another.
+//! The client side, over successive streams.
 //!
-//! Promises: every response is answered exactly once, with what was wrong if something was; one bad resource does
-//! not spoil the others; after a reconnect only what changed is sent again; what vanished while disconnected is
-//! noticed (the server is told what we have, and removes what it no longer knows).
+//! Promises: every response is answered exactly once, with an ACK or a NACK that names the bad resources. One bad
+//! resource does not affect the others. After a reconnect only changes are sent. Resources that were removed while
+//! disconnected are detected: the client sends the versions it has, and the server removes those that no longer exist.
 
 use super::WILDCARD;
 use crate::proto::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse, Node, Status};
@@ -11,48 +11,48 @@ use std::fmt::Write;
 
 /// gRPC's `INVALID_ARGUMENT`.
 const INVALID_ARGUMENT: i32 = 3;
-/// A refusal names at most this many resources: a message must not grow with the mesh.
-const REFUSALS_NAMED: usize = 10;
+/// A NACK names at most this many resources, so that the message does not grow with the mesh.
+const MAX_REFUSALS_NAMED: usize = 10;
 
-/// What is wanted of a type.
+/// How a client subscribes to a type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Interest {
-    /// All there is.
+    /// Wildcard: every resource.
     Everything,
-    /// Single names, more of them as they are asked for.
+    /// Single names, added with [`Client::subscribe`].
     OnDemand,
 }
 
-/// One resource came, changed or went.
+/// A change of one resource.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change {
-    /// New or changed.
+    /// The resource is new or has changed.
     Update {
-        /// Its name.
+        /// Name of the resource.
         name: String,
-        /// Its encoded form.
+        /// The encoded resource.
         bytes: Vec<u8>,
     },
-    /// Gone.
+    /// The resource was removed.
     Remove {
-        /// Its name.
+        /// Name of the resource.
         name: String,
     },
 }
 
-/// What a response brought.
+/// The changes of a response.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Received {
-    /// Which type it is about.
+    /// Type URL of the resources.
     pub type_url: String,
-    /// What to apply, in order.
+    /// Changes to apply, in order.
     pub changes: Vec<Change>,
     nonce: String,
     versions: Vec<(String, Held)>,
 }
 
 impl Received {
-    /// What did not come in a response, but from a control plane in the same process.
+    /// Changes that did not come in a response, but from a control plane in the same process.
     pub fn of(type_url: &str, changes: Vec<Change>) -> Self {
         Self {
             type_url: type_url.to_owned(),
@@ -61,7 +61,7 @@ impl Received {
         }
     }
 
-    /// The versions under which resources came, by name.
+    /// Names and versions of the updated resources.
     pub fn versions(&self) -> impl Iterator<Item = (&str, &str)> {
         self.versions
             .iter()
@@ -69,43 +69,45 @@ impl Received {
     }
 }
 
-/// What is remembered of a resource.
+/// What the client remembers of a received resource.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Held {
     version: String,
     aliases: Vec<String>,
 }
 
+/// Subscription to one type.
 #[derive(Debug)]
-struct Type {
+struct Subscription {
     interest: Interest,
-    /// Names asked for on demand.
+    /// Names subscribed on demand.
     names: BTreeSet<String>,
-    /// What we hold, with the versions under which it came.
+    /// Resources that the client has, with their versions.
     held: BTreeMap<String, Held>,
     synced: bool,
-    /// The server was not told what we hold: its first response is everything there is.
+    /// The opening request did not list `held`: the first response replaces everything.
     replaced: bool,
 }
 
-/// More than this is not said about what we hold: servers take requests of 4 MiB (istio: likewise).
-const LARGEST_OPENING: usize = 3 << 20;
+/// Bytes of initial resource versions in an opening request. Servers accept requests of 4 MiB (istio: the same). With
+/// more, the client sends no versions and receives everything again.
+const MAX_OPENING_BYTES: usize = 3 << 20;
 
-impl Type {
-    /// About how long a list of all that we hold is on the wire.
+impl Subscription {
+    /// Approximate encoded size of the list of held versions.
     fn opening_size(&self) -> usize {
         let entry = |(name, held): (&String, &Held)| name.len() + held.version.len() + 12;
         self.held.iter().map(entry).sum()
     }
 
-    /// What we hold and a response that is complete does not name.
-    fn gone(&self, received: &Received) -> Vec<Change> {
+    /// Removals of the held resources that a complete response does not contain.
+    fn removals(&self, received: &Received) -> Vec<Change> {
         let named: BTreeSet<&str> = received.versions.iter().map(|(name, _)| name.as_str()).collect();
         let held = self.held.keys().filter(|name| !named.contains(name.as_str()));
         held.map(|name| Change::Remove { name: name.clone() }).collect()
     }
 
-    /// Whether somebody still asks for a resource: an answer may cross a change of mind.
+    /// Whether a resource is still subscribed: a response may cross an unsubscription.
     fn wants(&self, name: &str, aliases: &[String]) -> bool {
         self.interest == Interest::Everything
             || self.names.contains(name)
@@ -117,14 +119,14 @@ impl Type {
 #[derive(Debug)]
 pub struct Client {
     node: Node,
-    types: BTreeMap<String, Type>,
-    /// The node is said once a stream.
+    types: BTreeMap<String, Subscription>,
+    /// Whether the node was sent on this stream; only the first request carries it.
     introduced: bool,
     connected: bool,
 }
 
 impl Client {
-    /// Nothing wanted yet.
+    /// A client without subscriptions.
     pub fn new(node: Node) -> Self {
         Self {
             node,
@@ -134,9 +136,9 @@ impl Client {
         }
     }
 
-    /// Wants a type from the next stream on.
+    /// Subscribes to a type from the next stream on.
     pub fn want(&mut self, type_url: &str, interest: Interest) {
-        let fresh = Type {
+        let fresh = Subscription {
             interest,
             names: BTreeSet::new(),
             held: BTreeMap::new(),
@@ -146,19 +148,19 @@ impl Client {
         self.types.entry(type_url.to_owned()).or_insert(fresh);
     }
 
-    /// Holds a resource already, from before the first stream: the server sends it again only if it is another one now,
-    /// and says if it is gone.
+    /// Registers a resource that the client has from before the first stream: the server sends it again only if its
+    /// version differs, and reports its removal.
     pub fn hold(&mut self, type_url: &str, name: &str, version: &str) {
         let held = Held {
             version: version.to_owned(),
             aliases: Vec::new(),
         };
-        if let Some(kind) = self.types.get_mut(type_url) {
-            kind.held.insert(name.to_owned(), held);
+        if let Some(subscription) = self.types.get_mut(type_url) {
+            subscription.held.insert(name.to_owned(), held);
         }
     }
 
-    /// A stream is open: what to say first.
+    /// A stream is open. Returns the opening requests.
     pub fn connected(&mut self) -> Vec<DeltaDiscoveryRequest> {
         self.connected = true;
         self.introduced = false;
@@ -166,24 +168,25 @@ impl Client {
         urls.iter().map(|url| self.opening(url)).collect()
     }
 
-    /// The stream is gone. What is held stays in force.
+    /// The stream ended. Held resources stay in force.
     pub fn disconnected(&mut self) {
         self.connected = false;
     }
 
     fn opening(&mut self, url: &str) -> DeltaDiscoveryRequest {
         let mut request = self.request(url);
-        if let Some(kind) = self.types.get_mut(url) {
-            kind.replaced = kind.interest == Interest::Everything && kind.opening_size() > LARGEST_OPENING;
-            let held = kind.held.iter().filter(|_| !kind.replaced);
+        if let Some(subscription) = self.types.get_mut(url) {
+            subscription.replaced = subscription.interest == Interest::Everything
+                && subscription.opening_size() > MAX_OPENING_BYTES;
+            let held = subscription.held.iter().filter(|_| !subscription.replaced);
             request.initial_resource_versions = held
                 .map(|(name, held)| (name.clone(), held.version.clone()))
                 .collect();
-            if kind.interest == Interest::OnDemand {
-                // istio: asking for everything and for nothing at once opens the stream without the old meaning of
-                // an empty list, which is everything.
+            if subscription.interest == Interest::OnDemand {
+                // istio: subscribing to and unsubscribing from the wildcard in one request opens the stream without
+                // the legacy meaning of an empty list, which is a wildcard.
                 request.resource_names_subscribe = std::iter::once(WILDCARD.to_owned())
-                    .chain(kind.names.iter().cloned())
+                    .chain(subscription.names.iter().cloned())
                     .collect();
                 request.resource_names_unsubscribe = vec![WILDCARD.to_owned()];
             }
@@ -201,10 +204,13 @@ impl Client {
         }
     }
 
-    /// Asks for one more name. Nothing to send while disconnected, or when it was asked for before.
+    /// Subscribes to one more name. `None` while disconnected, or when the name is already subscribed.
     pub fn subscribe(&mut self, type_url: &str, name: &str) -> Option<DeltaDiscoveryRequest> {
-        let kind = self.types.get_mut(type_url)?;
-        if kind.interest != Interest::OnDemand || !kind.names.insert(name.to_owned()) || !self.connected {
+        let subscription = self.types.get_mut(type_url)?;
+        if subscription.interest != Interest::OnDemand
+            || !subscription.names.insert(name.to_owned())
+            || !self.connected
+        {
             return None;
         }
         let mut request = self.request(type_url);
@@ -212,16 +218,16 @@ impl Client {
         Some(request)
     }
 
-    /// No longer interested in a name; the caller forgets the resource.
+    /// Unsubscribes from a name; the caller forgets the resource.
     pub fn unsubscribe(&mut self, type_url: &str, name: &str) -> Option<DeltaDiscoveryRequest> {
-        let kind = self.types.get_mut(type_url)?;
-        if !kind.names.remove(name) {
+        let subscription = self.types.get_mut(type_url)?;
+        if !subscription.names.remove(name) {
             return None;
         }
-        let names = std::mem::take(&mut kind.held);
-        kind.held = names
+        let names = std::mem::take(&mut subscription.held);
+        subscription.held = names
             .into_iter()
-            .filter(|(name, held)| kind.wants(name, &held.aliases))
+            .filter(|(name, held)| subscription.wants(name, &held.aliases))
             .collect();
         if !self.connected {
             return None;
@@ -232,9 +238,9 @@ impl Client {
     }
 
     /// A response arrived. The caller applies the changes, then calls [`answer`](Self::answer). `None` for a type
-    /// nobody wanted.
+    /// that is not subscribed.
     pub fn receive(&self, response: DeltaDiscoveryResponse) -> Option<Received> {
-        let kind = self.types.get(&response.type_url)?;
+        let subscription = self.types.get(&response.type_url)?;
         let mut received = Received {
             type_url: response.type_url,
             nonce: response.nonce,
@@ -242,7 +248,7 @@ impl Client {
         };
         for resource in response.resources {
             let name = resource.name;
-            if !kind.wants(&name, &resource.aliases) {
+            if !subscription.wants(&name, &resource.aliases) {
                 continue;
             }
             match resource.resource {
@@ -257,7 +263,7 @@ impl Client {
                         bytes: any.value,
                     });
                 }
-                // Asked for on demand, and does not exist.
+                // Subscribed by name, and does not exist.
                 None => received.changes.push(Change::Remove { name }),
             }
         }
@@ -265,8 +271,8 @@ impl Client {
         received
             .changes
             .extend(removed.map(|name| Change::Remove { name }));
-        if kind.replaced {
-            let gone = kind.gone(&received);
+        if subscription.replaced {
+            let gone = subscription.removals(&received);
             received.changes.extend(gone);
         }
         Some(received)
@@ -276,18 +282,18 @@ impl Client {
     ///
     /// A refused resource keeps the state it had before: it is not recorded, so it comes again after a reconnect.
     pub fn answer(&mut self, received: &Received, refused: &[(String, String)]) -> DeltaDiscoveryRequest {
-        if let Some(kind) = self.types.get_mut(&received.type_url) {
-            kind.synced = true;
-            kind.replaced = false;
+        if let Some(subscription) = self.types.get_mut(&received.type_url) {
+            subscription.synced = true;
+            subscription.replaced = false;
             let bad: BTreeSet<&str> = refused.iter().map(|(name, _)| name.as_str()).collect();
             for (name, held) in &received.versions {
                 if !bad.contains(name.as_str()) {
-                    kind.held.insert(name.clone(), held.clone());
+                    subscription.held.insert(name.clone(), held.clone());
                 }
             }
             for change in &received.changes {
                 if let Change::Remove { name } = change {
-                    kind.held.remove(name);
+                    subscription.held.remove(name);
                 }
             }
         }
@@ -301,7 +307,7 @@ impl Client {
     pub fn in_sync(&self) -> bool {
         self.types
             .values()
-            .all(|kind| kind.synced || kind.interest == Interest::OnDemand)
+            .all(|subscription| subscription.synced || subscription.interest == Interest::OnDemand)
     }
 }
 
@@ -309,12 +315,12 @@ fn refusal(refused: &[(String, String)]) -> Option<Status> {
     if refused.is_empty() {
         return None;
     }
-    let named = refused.iter().take(REFUSALS_NAMED);
+    let named = refused.iter().take(MAX_REFUSALS_NAMED);
     let mut message = named
         .map(|(name, why)| format!("{name}: {why}"))
         .collect::<Vec<_>>()
         .join("; ");
-    let more = refused.len().saturating_sub(REFUSALS_NAMED);
+    let more = refused.len().saturating_sub(MAX_REFUSALS_NAMED);
     if more > 0 {
         let _ = write!(message, "; and {more} more");
     }

@@ -1,4 +1,4 @@
-//! What a client cannot make the other side remember.
+//! Limits for what a client can make the server remember.
 
 use super::{Change, Client, Interest, LimitExceeded, Server, Snapshot};
 use crate::proto::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse, Node, Resource};
@@ -81,7 +81,7 @@ fn of_a_long_refusal_the_beginning_is_kept() {
     assert!(said.len() < 1100 && said.ends_with("ä ..."), "{}", said.len());
 }
 
-/// A server takes requests of 4 MiB: a client of a mesh of 100,000 workloads must be able to come back.
+/// A server accepts requests of 4 MiB: a client in a mesh of 100,000 workloads must be able to reconnect.
 #[test]
 fn a_client_that_holds_much_gets_everything_again_and_drops_what_is_gone() {
     let mut client = Client::new(Node::default());

@@ -1,53 +1,53 @@
-//! One resource, kept as it is sent.
+//! One resource in encoded form.
 //!
-//! A mesh has many resources and each of them goes to many clients, so a resource is encoded once: what is kept are
-//! the fields of its message in a row, and a response is written from them without looking inside. Names, versions and
-//! aliases are read from there too, instead of being kept a second time.
+//! A mesh has many resources and each goes to many clients, so a resource is encoded once. The encoded fields of the
+//! message are stored in one buffer, and a response is written from it without decoding. Name, version and aliases are
+//! read from the same buffer instead of being stored twice.
 
 use bytes::BufMut;
 use prost::encoding::{WireType, decode_varint, encode_key, encode_varint, encoded_len_varint, key_len};
 use std::sync::Arc;
 
-/// Numbers of the fields of `Resource` and `Any`.
+/// Field numbers of `Resource` and `Any`.
 const VERSION: u32 = 1;
 const ANY: u32 = 2;
 const NAME: u32 = 3;
 const ALIASES: u32 = 4;
 const ANY_TYPE: u32 = 1;
 const ANY_VALUE: u32 = 2;
-/// The key of a field with a number below sixteen.
-const KEY: usize = 1;
+/// Bytes of the key of a field whose number is below 16.
+const KEY_BYTES: usize = 1;
 
-/// A resource as it is now.
+/// A resource and its version.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Versioned {
-    /// Changes when the content does.
+    /// Version; differs when the content differs.
     pub version: String,
     /// The encoded message.
     pub bytes: Vec<u8>,
-    /// Other names under which it can be asked for.
+    /// Other names that a client can subscribe to it by.
     pub aliases: Vec<String>,
-    /// Who may have it.
+    /// Clients that may see it.
     pub audience: Audience,
 }
 
-/// Who may have a resource.
+/// The clients that may see a resource.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Audience {
-    /// Everybody.
+    /// Every client.
     #[default]
     Everyone,
     /// Clients of a namespace.
     Namespace(Arc<str>),
 }
 
-/// What a client may have.
+/// The resources that a client may see.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum View {
-    /// Everything.
+    /// Every resource.
     #[default]
     Everything,
-    /// What is for everybody, and for a namespace.
+    /// Resources for every client and for this namespace.
     Namespace(String),
 }
 
@@ -60,13 +60,13 @@ impl View {
     }
 }
 
-/// A resource of a snapshot.
+/// An encoded resource of a snapshot.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Encoded {
-    /// The field of the value, which stands in an `Any`, then those of the resource: name, version, aliases.
+    /// The value field of the `Any`, then the fields of the `Resource`: name, version, aliases.
     fields: Box<[u8]>,
     audience: Audience,
-    /// Where the field of the value ends, and the lengths of what it and the two fields after it hold.
+    /// End of the value field, and the content lengths of it and of the two fields after it.
     value_end: u32,
     value: u32,
     name: u32,
@@ -74,7 +74,7 @@ pub struct Encoded {
 }
 
 impl Encoded {
-    /// `None`: more than a message can hold.
+    /// `None` if the resource is larger than a message can be.
     pub(super) fn new(name: &str, resource: Versioned) -> Option<Self> {
         let length = |bytes: &[u8]| u32::try_from(bytes.len()).ok();
         let texts = [name, &resource.version].map(str::as_bytes);
@@ -107,9 +107,9 @@ impl Encoded {
         self.slice(end - self.value as usize, end)
     }
 
-    /// What it is called.
+    /// Name of the resource.
     pub fn name(&self) -> &str {
-        // They were texts.
+        // Encoded from a `&str`, so it is always valid UTF-8.
         std::str::from_utf8(self.name_bytes()).unwrap_or_default()
     }
 
@@ -118,18 +118,18 @@ impl Encoded {
         self.slice(end - self.name as usize, end)
     }
 
-    /// Changes when the content does.
+    /// Version; differs when the content differs.
     pub fn version(&self) -> &str {
         let end = self.version_end();
         let text = self.slice(end - self.version as usize, end);
         std::str::from_utf8(text).unwrap_or_default()
     }
 
-    /// Other names under which it can be asked for.
+    /// Other names that a client can subscribe to it by.
     pub fn aliases(&self) -> impl Iterator<Item = &str> {
         let mut rest = self.slice(self.version_end(), self.fields.len());
         std::iter::from_fn(move || {
-            let mut at = rest.get(KEY..)?;
+            let mut at = rest.get(KEY_BYTES..)?;
             let length = usize::try_from(decode_varint(&mut at).ok()?).ok()?;
             let (alias, after) = at.split_at_checked(length)?;
             rest = after;
@@ -168,10 +168,10 @@ impl Encoded {
     }
 }
 
-/// Length of a field that holds so many bytes.
+/// Encoded length of a field with `content` bytes.
 pub(super) fn field_len(content: usize) -> usize {
-    debug_assert_eq!(key_len(ALIASES), KEY, "numbers below sixteen");
-    KEY + encoded_len_varint(content as u64) + content
+    debug_assert_eq!(key_len(ALIASES), KEY_BYTES, "numbers below sixteen");
+    KEY_BYTES + encoded_len_varint(content as u64) + content
 }
 
 /// Writes a field of bytes or text.
@@ -180,7 +180,7 @@ pub(super) fn put(number: u32, content: &[u8], out: &mut impl BufMut) {
     out.put_slice(content);
 }
 
-/// Writes what stands before the content of a field.
+/// Writes key and length of a field.
 pub(super) fn begin(number: u32, length: usize, out: &mut impl BufMut) {
     encode_key(number, WireType::LengthDelimited, out);
     encode_varint(length as u64, out);

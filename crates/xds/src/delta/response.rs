@@ -1,4 +1,4 @@
-//! What a client is sent: shared resources, written out only when the message is.
+//! A response that refers to shared resources; they are copied only when the message is written.
 
 use super::resource::{Encoded, begin, field_len, put};
 use crate::proto::discovery::DeltaDiscoveryResponse;
@@ -6,32 +6,32 @@ use bytes::BufMut;
 use prost::Message as _;
 use std::sync::Arc;
 
-/// Numbers of the fields of `DeltaDiscoveryResponse`.
+/// Field numbers of `DeltaDiscoveryResponse`.
 const RESOURCES: u32 = 2;
 const TYPE_URL: u32 = 4;
 const NONCE: u32 = 5;
 const REMOVED: u32 = 6;
 
-/// What became different for a client: a `DeltaDiscoveryResponse` whose resources are those of a snapshot, not copies.
+/// A `DeltaDiscoveryResponse` whose resources are shared with a snapshot, not copied.
 #[derive(Debug, Clone, Default)]
 pub struct Response {
-    /// Of which type.
+    /// Type URL of the resources.
     pub type_url: String,
-    /// What the client repeats when it answers.
+    /// Nonce, which the client repeats in its answer.
     pub nonce: String,
-    /// New or changed.
+    /// New or changed resources.
     pub resources: Vec<Arc<Encoded>>,
-    /// Names of what is gone.
+    /// Names of removed resources.
     pub removed: Vec<String>,
 }
 
 impl Response {
-    /// Whether nothing is said.
+    /// Whether the response has no change.
     pub fn is_empty(&self) -> bool {
         self.resources.is_empty() && self.removed.is_empty()
     }
 
-    /// Length of the message.
+    /// Encoded length of the message.
     pub fn encoded_len(&self) -> usize {
         let resources = self
             .resources
@@ -54,7 +54,7 @@ impl Response {
         }
     }
 
-    /// The message as a value of its own.
+    /// The message with owned copies of the resources.
     pub fn message(&self) -> Result<DeltaDiscoveryResponse, prost::DecodeError> {
         let mut bytes = Vec::with_capacity(self.encoded_len());
         self.write(&mut bytes);

@@ -1,78 +1,82 @@
-//! The sending side of one stream.
+//! The server side of one stream.
 //!
-//! Promises: at most one response of a type is unanswered; what is sent is the difference between what the client
-//! has and what there is now, so any number of changes while it was busy become one response; a client that
-//! refused is not sent the same thing again until it changes; what a client can make the server remember is bounded
-//! ([`LimitExceeded`]), whatever it sends.
+//! Promises: at most one response per type is unanswered. A response is the difference between the client's state and
+//! the current snapshot, so any number of changes while the client was busy become one response. A resource that the
+//! client refused (NACK) is not sent again until it changes. The memory that a client's requests can occupy is bounded
+//! ([`LimitExceeded`]).
 
 use super::{Encoded, Response, Snapshot, View, WILDCARD};
 use crate::proto::discovery::DeltaDiscoveryRequest;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// So many are sent in the order of their names, for whoever reads them. To nobody else the order means anything.
-const READABLE: usize = 256;
+/// Responses of up to this many resources are sorted by name, so that logs and recordings are readable. The protocol
+/// does not define an order, and sorting the first response of a large mesh would only cost time.
+const MAX_SORTED_RESOURCES: usize = 256;
 
-// What one stream may make the server remember. A sidecar wants everything of two types, and names nothing; a client
-// that names resources names those its node or its application uses.
+// Limits for what the server remembers per stream. A sidecar subscribes to two types with the wildcard and names no
+// resource; a client that names resources names those that its node or application uses.
 const MAX_TYPES: usize = 32;
 const MAX_NAMES: usize = 10_000;
 const MAX_NAME_BYTES: usize = 1 << 20;
-/// Of what a client says about a refusal, for the log.
-const MAX_REFUSAL: usize = 1024;
+/// Bytes of a client's error message (NACK) that are kept for the log.
+const MAX_REFUSAL_BYTES: usize = 1024;
 
 /// The client subscribes to more than one stream may.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum LimitExceeded {
-    /// Different types.
+    /// Too many different types.
     #[error("a stream may subscribe to {MAX_TYPES} types of resources")]
     Types,
-    /// Names, over all types.
+    /// Too many names, or too long ones, over all types.
     #[error("a stream may name {MAX_NAMES} resources, of {MAX_NAME_BYTES} bytes together")]
     Names,
 }
 
+/// Subscription of the client to one type.
 #[derive(Debug, Default)]
-struct Type {
-    everything: bool,
+struct Subscription {
+    wildcard: bool,
     names: BTreeSet<String>,
-    /// What the client has, or was sent and will have: everything of this that it may have. Only of a client that
-    /// wants everything, so that a thousand of them do not need a thousand lists.
+    /// The snapshot that was last sent to a client with a wildcard subscription: the client has the part of it that its
+    /// view shows. Snapshots are shared, so a thousand such clients do not need a thousand lists of versions.
     base: Option<Snapshot>,
-    /// Of that, what it asked for again.
+    /// Resources of `base` that the client subscribed to again; they are sent again, even if unchanged.
     again: BTreeSet<String>,
-    /// Without a base, what it has by name and version.
+    /// Without a `base`: versions of the resources the client has, by name.
     sent: BTreeMap<String, String>,
-    /// Names it asked for that do not exist, and was told so.
+    /// Subscribed names that do not exist and were already reported as removed.
     absent: BTreeSet<String>,
+    /// Nonce of the response that the client has not answered yet.
     unanswered: Option<String>,
-    /// Length of what the client said it has, until that was compared with what there is.
+    /// Bytes of the initial resource versions, until they were compared with a snapshot. Counted, because the client
+    /// chooses their size.
     unchecked: usize,
-    /// The client waits for an answer even if it is empty.
+    /// The client expects a response, even an empty one.
     owed: bool,
 }
 
-/// Names of existing resources a client should have; `None` means all.
+/// Names of existing resources that the client subscribed to; `None` means all.
 type Visible = Option<BTreeSet<String>>;
 
 /// State of one stream.
 #[derive(Debug, Default)]
 pub struct Server {
-    types: BTreeMap<String, Type>,
+    types: BTreeMap<String, Subscription>,
     nonces: u64,
     view: View,
-    /// Names that are remembered, and their length.
+    /// Number of subscribed names over all types, and their bytes.
     names: usize,
     name_bytes: usize,
 }
 
 impl Server {
-    /// A stream on which nothing was said.
+    /// A new stream to a client that may see everything.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// A stream to a client that may not have everything. What it may not have does not exist for it.
+    /// A new stream to a client with a restricted view. Resources outside the view do not exist for it.
     pub fn with_view(view: View) -> Self {
         Self {
             view,
@@ -80,41 +84,42 @@ impl Server {
         }
     }
 
-    /// The client said something. Gives the beginning of a refusal's text, if it was one. Call [`next`](Self::next)
-    /// afterwards. After an error the stream is of no use.
+    /// Handles a request. Returns the start of the client's error message if the request is a NACK. Call
+    /// [`next`](Self::next) afterwards. After an error the caller must end the stream.
     pub fn receive(&mut self, request: DeltaDiscoveryRequest) -> Result<Option<String>, LimitExceeded> {
         let first = !self.types.contains_key(&request.type_url);
         if first && self.types.len() >= MAX_TYPES {
             return Err(LimitExceeded::Types);
         }
-        let kind = self.types.entry(request.type_url).or_default();
+        let subscription = self.types.entry(request.type_url).or_default();
         if first {
             let versions = &request.initial_resource_versions;
-            kind.unchecked = versions
+            subscription.unchecked = versions
                 .iter()
                 .map(|(name, version)| name.len() + version.len())
                 .sum();
-            kind.sent = request.initial_resource_versions.into_iter().collect();
-            kind.owed = true;
-            // An empty first list means everything, for the rest of the stream.
-            kind.everything = request.resource_names_subscribe.is_empty();
+            subscription.sent = request.initial_resource_versions.into_iter().collect();
+            subscription.owed = true;
+            // An empty first list is a wildcard subscription, for the rest of the stream.
+            subscription.wildcard = request.resource_names_subscribe.is_empty();
         }
         for name in request.resource_names_subscribe {
-            kind.owed = true;
+            subscription.owed = true;
             if name == WILDCARD {
-                kind.everything = true;
+                subscription.wildcard = true;
                 continue;
             }
-            // Asked again within a stream: answered again, even if nothing changed.
-            kind.absent.remove(&name);
+            // Delta xDS: a resource that is subscribed again within a stream is sent again, even if unchanged. The
+            // first request lists what the client already has, so it is exempt.
+            subscription.absent.remove(&name);
             if !first {
-                kind.sent.remove(&name);
-                if kind.base.is_some() {
-                    kind.again.insert(name.clone());
+                subscription.sent.remove(&name);
+                if subscription.base.is_some() {
+                    subscription.again.insert(name.clone());
                 }
             }
             let length = name.len();
-            if kind.names.insert(name) {
+            if subscription.names.insert(name) {
                 self.names += 1;
                 self.name_bytes += length;
             }
@@ -124,84 +129,90 @@ impl Server {
         }
         for name in request.resource_names_unsubscribe {
             if name == WILDCARD {
-                kind.everything = false;
-                kind.list(&self.view);
+                subscription.wildcard = false;
+                subscription.drop_base(&self.view);
                 continue;
             }
-            if kind.names.remove(&name) {
+            if subscription.names.remove(&name) {
                 self.names -= 1;
                 self.name_bytes -= name.len();
             }
-            kind.absent.remove(&name);
-            if !kind.everything {
-                kind.sent.remove(&name);
+            subscription.absent.remove(&name);
+            if !subscription.wildcard {
+                subscription.sent.remove(&name);
             }
         }
-        if kind.unanswered.as_ref() == Some(&request.response_nonce) {
-            kind.unanswered = None;
+        if subscription.unanswered.as_ref() == Some(&request.response_nonce) {
+            subscription.unanswered = None;
         }
-        Ok(request.error_detail.map(|status| beginning(status.message)))
+        Ok(request
+            .error_detail
+            .map(|status| truncate_refusal(status.message)))
     }
 
-    /// How much of what the client said is remembered, in bytes.
+    /// Bytes of the client's requests that this stream remembers.
     pub fn remembered(&self) -> usize {
-        let unchecked: usize = self.types.values().map(|kind| kind.unchecked).sum();
+        let unchecked: usize = self
+            .types
+            .values()
+            .map(|subscription| subscription.unchecked)
+            .sum();
         self.name_bytes + unchecked
     }
 
-    /// What to send of a type now, if anything.
+    /// The response to send for a type now, if any.
     pub fn next(&mut self, type_url: &str, now: &Snapshot) -> Option<Response> {
-        let kind = self.types.get_mut(type_url)?;
-        if kind.unanswered.is_some() {
+        let subscription = self.types.get_mut(type_url)?;
+        if subscription.unanswered.is_some() {
             return None;
         }
         let mut response = Response {
             type_url: type_url.to_owned(),
             ..Response::default()
         };
-        if let Some(base) = kind.base.take().filter(|_| kind.everything) {
-            kind.difference(&base, now, &self.view, &mut response);
+        if let Some(base) = subscription.base.take().filter(|_| subscription.wildcard) {
+            subscription.difference(&base, now, &self.view, &mut response);
         } else {
-            let visible = kind.visible(now, &self.view);
-            response.removed = kind.removals(now, &self.view, visible.as_ref());
-            response.resources = kind.updates(now, &self.view, visible.as_ref());
+            let visible = subscription.visible(now, &self.view);
+            response.removed = subscription.removals(now, &self.view, visible.as_ref());
+            response.resources = subscription.updates(now, &self.view, visible.as_ref());
         }
-        // Only what exists, and was named, is left of it.
-        kind.unchecked = 0;
-        if kind.everything {
-            kind.base = Some(now.clone());
-            kind.sent.clear();
-            kind.again.clear();
+        // The initial versions were compared: of them only existing, subscribed resources are left.
+        subscription.unchecked = 0;
+        if subscription.wildcard {
+            subscription.base = Some(now.clone());
+            subscription.sent.clear();
+            subscription.again.clear();
         }
-        if response.resources.len() <= READABLE {
+        if response.resources.len() <= MAX_SORTED_RESOURCES {
             response
                 .resources
                 .sort_unstable_by(|a, b| a.name_bytes().cmp(b.name_bytes()));
         }
-        if response.is_empty() && !kind.owed {
+        if response.is_empty() && !subscription.owed {
             return None;
         }
-        kind.owed = false;
+        subscription.owed = false;
         self.nonces += 1;
         response.nonce = self.nonces.to_string();
-        kind.unanswered = Some(response.nonce.clone());
+        subscription.unanswered = Some(response.nonce.clone());
         Some(response)
     }
 }
 
-/// As much of a client's text as is worth a line.
-fn beginning(mut text: String) -> String {
-    if text.len() > MAX_REFUSAL {
-        text.truncate(text.floor_char_boundary(MAX_REFUSAL));
+/// Truncates a client's error message for the log.
+fn truncate_refusal(mut text: String) -> String {
+    if text.len() > MAX_REFUSAL_BYTES {
+        text.truncate(text.floor_char_boundary(MAX_REFUSAL_BYTES));
         text.push_str(" ...");
         text.shrink_to_fit();
     }
     text
 }
 
-impl Type {
-    /// What the client has, as a list: it does not want everything any more.
-    fn list(&mut self, view: &View) {
+impl Subscription {
+    /// Converts `base` into the list `sent`, when the client drops its wildcard subscription.
+    fn drop_base(&mut self, view: &View) {
         let Some(base) = self.base.take() else {
             return;
         };
@@ -214,17 +225,19 @@ impl Type {
         self.again.clear();
     }
 
-    /// What became different for a client that wants everything.
+    /// Adds to `response` what changed from `base` to `now`, for a wildcard subscription.
     fn difference(&mut self, base: &Snapshot, now: &Snapshot, view: &View, response: &mut Response) {
         let names: BTreeSet<&str> = now
-            .differing(base)
+            .changed_names(base)
             .into_iter()
             .chain(self.again.iter().map(String::as_str))
             .collect();
         let mut removed = BTreeSet::new();
         for name in names {
-            let before = base.seen(name, view).filter(|_| !self.again.contains(name));
-            match (before, now.seen(name, view)) {
+            let before = base
+                .get_visible(name, view)
+                .filter(|_| !self.again.contains(name));
+            match (before, now.get_visible(name, view)) {
                 (Some(before), Some(resource)) if before.version() == resource.version() => {}
                 (_, Some(found)) => response.resources.push(Arc::clone(found)),
                 (Some(_), None) => drop(removed.insert(name.to_owned())),
@@ -235,30 +248,28 @@ impl Type {
         response.removed = removed.into_iter().collect();
     }
 
-    /// Names that were asked for, do not exist, and were not told so.
+    /// Subscribed names that do not exist and were not reported yet. Marks them as reported.
     fn missing(&mut self, now: &Snapshot, view: &View) -> Vec<String> {
-        self.absent.retain(|asked| now.resolve(asked, view).is_none());
-        let unknown = self
-            .names
-            .iter()
-            .filter(|asked| now.resolve(asked, view).is_none());
+        self.absent.retain(|name| now.resolve(name, view).is_none());
+        let unknown = self.names.iter().filter(|name| now.resolve(name, view).is_none());
         unknown
-            .filter(|asked| self.absent.insert((*asked).clone()))
+            .filter(|name| self.absent.insert((*name).clone()))
             .cloned()
             .collect()
     }
 
     fn visible(&self, now: &Snapshot, view: &View) -> Visible {
-        if self.everything {
+        if self.wildcard {
             return None;
         }
-        let names = self.names.iter().filter_map(|asked| now.resolve(asked, view));
+        let names = self.names.iter().filter_map(|name| now.resolve(name, view));
         Some(names.map(|resource| resource.name().to_owned()).collect())
     }
 
+    /// Resources that the client has and must remove, and subscribed names that do not exist.
     fn removals(&mut self, now: &Snapshot, view: &View, visible: Option<&BTreeSet<String>>) -> Vec<String> {
         let here = |name: &str| match visible {
-            None => now.seen(name, view).is_some(),
+            None => now.get_visible(name, view).is_some(),
             Some(names) => names.contains(name),
         };
         let mut removed: BTreeSet<String> = self.sent.keys().filter(|name| !here(name)).cloned().collect();
@@ -267,6 +278,7 @@ impl Type {
         removed.into_iter().collect()
     }
 
+    /// Resources that the client lacks or has in another version.
     fn updates(
         &mut self,
         now: &Snapshot,
@@ -283,7 +295,7 @@ impl Type {
             return shown.filter(|found| !has(found)).cloned().collect();
         };
         let mut updates = Vec::new();
-        for found in names.iter().filter_map(|name| now.seen(name, view)) {
+        for found in names.iter().filter_map(|name| now.get_visible(name, view)) {
             let version = found.version();
             if self.sent.get(found.name()).is_some_and(|has| has == version) {
                 continue;

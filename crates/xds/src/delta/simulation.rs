@@ -1,6 +1,7 @@
 //! Client and server against each other through seeded random events: changes, delays, lost streams, refusals.
 //!
-//! Whatever happens, once things are quiet the client holds exactly what there is (of what it wants and accepts).
+//! After every sequence of events, once no message is in flight, the client has exactly the current resources that it
+//! subscribes to and accepts.
 
 use super::{Audience, Change, Client, Interest, Server, Snapshot, Versioned, View};
 use crate::proto::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse, Node};
@@ -76,7 +77,7 @@ impl World {
         }
     }
 
-    /// Mostly made from the one before, as a control plane does; sometimes anew, as one that was restarted.
+    /// Usually made from the previous snapshot, as a control plane does; sometimes from scratch, as after a restart.
     fn snapshot(&mut self) -> Snapshot {
         let resource = |content: &u64| Versioned {
             version: content.to_string(),

@@ -1,8 +1,8 @@
-//! What there is at a moment, and how it differs from what there was.
+//! All resources of a type at one moment, and the difference from earlier snapshots.
 //!
-//! A mesh of a hundred thousand resources changes a few at a time, and thousands of clients want to know which. So a
-//! snapshot shares what did not change with the one it was made from, and remembers what the last ones changed: making
-//! the next one and telling a client cost as much as the change, not as much as the mesh.
+//! A mesh of a hundred thousand resources changes a few at a time, and thousands of clients need these changes. A
+//! snapshot shares unchanged resources with its predecessor and remembers the names that the last revisions changed.
+//! Making the next snapshot and updating a client then cost as much as the change, not as much as the mesh.
 
 use super::resource::{Encoded, Versioned, View};
 use std::collections::VecDeque;
@@ -10,52 +10,52 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Parts a snapshot is kept in: an exchange copies one of them.
-const PARTS: usize = 256;
-/// Exchanges that are remembered, and names in them altogether: who is further behind is compared in full.
-const REMEMBERED: usize = 64;
-const NAMES: usize = 4096;
+/// Number of partitions of a snapshot: a change copies one partition, not the whole map.
+const PARTITIONS: usize = 256;
+/// Limits for the remembered revisions and for the names in them. A client that is further behind is compared in full.
+const MAX_REVISIONS: usize = 64;
+const MAX_REVISION_NAMES: usize = 4096;
 
-/// Resources in the order of their names.
-type Part = Vec<Arc<Encoded>>;
-/// Resources in the order of the hashes of their aliases; of those with the same alias the newest last.
+/// Resources, sorted by name.
+type Partition = Vec<Arc<Encoded>>;
+/// Resources, sorted by the hash of the alias; of those with the same alias the newest is last.
 type Aliases = Vec<(u64, Arc<Encoded>)>;
 
-/// All resources of a type at a moment, by name. A clone is the same one.
+/// All resources of a type at one moment, by name. Cloning is cheap: the content is shared.
 #[derive(Debug, Clone)]
 pub struct Snapshot(Arc<Inner>);
 
 #[derive(Debug, Clone)]
 struct Inner {
-    parts: Vec<Arc<Part>>,
+    parts: Vec<Arc<Partition>>,
     aliases: Vec<Arc<Aliases>>,
     length: usize,
-    /// Snapshots with the same line were made from each other, one exchange after the other.
-    line: u64,
-    exchange: u64,
-    /// What the last exchanges changed, the newest last.
+    /// Snapshots of the same lineage were made from each other, one revision after the other.
+    lineage: u64,
+    revision: u64,
+    /// Names that the last revisions changed, the newest last.
     recent: VecDeque<Arc<[Box<str>]>>,
 }
 
 impl Default for Snapshot {
     fn default() -> Self {
-        static LINES: AtomicU64 = AtomicU64::new(0);
+        static LINEAGES: AtomicU64 = AtomicU64::new(0);
         Self(Arc::new(Inner {
-            parts: vec![Arc::default(); PARTS],
-            aliases: vec![Arc::default(); PARTS],
+            parts: vec![Arc::default(); PARTITIONS],
+            aliases: vec![Arc::default(); PARTITIONS],
             length: 0,
-            line: LINES.fetch_add(1, Ordering::Relaxed),
-            exchange: 0,
+            lineage: LINEAGES.fetch_add(1, Ordering::Relaxed),
+            revision: 0,
             recent: VecDeque::new(),
         }))
     }
 }
 
 impl PartialEq for Snapshot {
-    /// Those of one line differ if an exchange lies between them; others by what is in them.
+    /// Within a lineage the revision decides; otherwise the content is compared.
     fn eq(&self, other: &Self) -> bool {
-        if self.0.line == other.0.line {
-            return self.0.exchange == other.0.exchange;
+        if self.0.lineage == other.0.lineage {
+            return self.0.revision == other.0.revision;
         }
         self.len() == other.len()
             && self
@@ -73,12 +73,12 @@ impl Snapshot {
             .into_iter()
             .map(|(name, resource)| (name, Some(resource)));
         let mut made = Self::default().amended(all);
-        // Nobody has the empty one it was made from.
+        // No client has the empty snapshot that this one was made from, so its difference is never needed.
         Arc::make_mut(&mut made.0).recent.clear();
         made
     }
 
-    /// The same with some resources added, exchanged or, where there is `None`, taken away.
+    /// The next snapshot, with resources added, replaced or, for `None`, removed.
     #[must_use]
     pub fn amended(&self, changes: impl IntoIterator<Item = (String, Option<Versioned>)>) -> Self {
         let mut amendment = self.amend();
@@ -88,7 +88,7 @@ impl Snapshot {
         amendment.finish()
     }
 
-    /// Begins the next one.
+    /// Begins the next snapshot.
     pub fn amend(&self) -> Amendment {
         Amendment {
             before: self.clone(),
@@ -98,53 +98,54 @@ impl Snapshot {
         }
     }
 
-    /// How many.
+    /// Number of resources.
     pub fn len(&self) -> usize {
         self.0.length
     }
 
-    /// Whether there is nothing.
+    /// Whether there are no resources.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The resource of a name.
+    /// The resource with this name.
     pub fn get(&self, name: &str) -> Option<&Arc<Encoded>> {
         let part = self.0.parts.get(part(hash(name)))?;
-        part.get(place(part, name).ok()?)
+        part.get(search(part, name).ok()?)
     }
 
-    /// All of them, in an order that means nothing but is the same for the same content.
+    /// All resources, in an unspecified order that is the same for the same content.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<Encoded>> {
         self.0.parts.iter().flat_map(|part| part.iter())
     }
 
-    /// The resource of a name, if a client may have it.
-    pub(super) fn seen(&self, name: &str, view: &View) -> Option<&Arc<Encoded>> {
+    /// The resource with this name, if it is visible in the client's view.
+    pub(super) fn get_visible(&self, name: &str, view: &View) -> Option<&Arc<Encoded>> {
         self.get(name).filter(|resource| view.shows(resource))
     }
 
-    /// What is asked for by name or alias, if it exists for the client.
-    pub(super) fn resolve(&self, asked: &str, view: &View) -> Option<&Arc<Encoded>> {
-        let found = self.get(asked).or_else(|| self.by_alias(asked))?;
+    /// The resource with this name or alias, if it is visible in the client's view.
+    pub(super) fn resolve(&self, name_or_alias: &str, view: &View) -> Option<&Arc<Encoded>> {
+        let found = self.get(name_or_alias).or_else(|| self.by_alias(name_or_alias))?;
         view.shows(found).then_some(found)
     }
 
-    fn by_alias(&self, asked: &str) -> Option<&Arc<Encoded>> {
-        let hash = hash(asked);
+    fn by_alias(&self, alias: &str) -> Option<&Arc<Encoded>> {
+        let hash = hash(alias);
         let known = self.0.aliases.get(part(hash))?;
         let end = known.partition_point(|(other, _)| *other <= hash);
         let same = known.get(..end)?.iter().rev();
         same.take_while(|(other, _)| *other == hash)
             .map(|(_, resource)| resource)
-            .find(|resource| resource.aliases().any(|alias| alias == asked))
+            .find(|resource| resource.aliases().any(|other| other == alias))
     }
 
-    /// Names of what may differ from an older snapshot; all names of both when that is not known.
-    pub(super) fn differing<'a>(&'a self, older: &'a Self) -> Vec<&'a str> {
+    /// Names of resources that may differ from an older snapshot; all names of both when the revisions in between are
+    /// not remembered.
+    pub(super) fn changed_names<'a>(&'a self, older: &'a Self) -> Vec<&'a str> {
         let (now, before) = (&self.0, &older.0);
-        let behind = now.exchange.checked_sub(before.exchange).map(usize::try_from);
-        if let (true, Some(Ok(behind))) = (now.line == before.line, behind)
+        let behind = now.revision.checked_sub(before.revision).map(usize::try_from);
+        if let (true, Some(Ok(behind))) = (now.lineage == before.lineage, behind)
             && behind <= now.recent.len()
         {
             let last = now.recent.iter().rev().take(behind);
@@ -155,39 +156,39 @@ impl Snapshot {
     }
 }
 
-/// A snapshot in the making.
+/// Builder of the next snapshot.
 #[derive(Debug)]
 pub struct Amendment {
     before: Snapshot,
     next: Inner,
-    /// What is different now, unless it is too much to be remembered.
+    /// Names that changed; incomplete when there are more than are remembered.
     different: Vec<Box<str>>,
     count: usize,
 }
 
 impl Amendment {
-    /// Adds or exchanges a resource or, where there is `None`, takes it away.
+    /// Adds or replaces a resource or, for `None`, removes it.
     pub fn exchange(&mut self, name: &str, resource: Option<Versioned>) {
-        // What cannot be sent is not there.
+        // A resource that is too large for a message is left out.
         let resource = resource.and_then(|resource| Encoded::new(name, resource));
-        if self.next.exchange(name, resource.map(Arc::new).as_ref()) {
+        if self.next.set(name, resource.map(Arc::new).as_ref()) {
             self.count += 1;
-            if self.count <= NAMES {
+            if self.count <= MAX_REVISION_NAMES {
                 self.different.push(name.into());
             }
         }
     }
 
-    /// The next snapshot; the one before where nothing is different.
+    /// The next snapshot; the previous one if nothing changed.
     pub fn finish(self) -> Snapshot {
         let mut next = self.next;
         if self.count == 0 {
             return self.before;
         }
-        next.exchange += 1;
+        next.revision += 1;
         let mut count = self.count + next.recent.iter().map(|names| names.len()).sum::<usize>();
         next.recent.push_back(self.different.into());
-        while next.recent.len() > REMEMBERED || (count > NAMES && !next.recent.is_empty()) {
+        while next.recent.len() > MAX_REVISIONS || (count > MAX_REVISION_NAMES && !next.recent.is_empty()) {
             count -= next.recent.pop_front().map_or(0, |names| names.len());
         }
         Snapshot(Arc::new(next))
@@ -195,12 +196,12 @@ impl Amendment {
 }
 
 impl Inner {
-    /// Whether anything is different now.
-    fn exchange(&mut self, name: &str, resource: Option<&Arc<Encoded>>) -> bool {
+    /// Sets or removes a resource. Returns whether that changed anything.
+    fn set(&mut self, name: &str, resource: Option<&Arc<Encoded>>) -> bool {
         let Some(part) = self.parts.get_mut(part(hash(name))) else {
             return false;
         };
-        let at = place(part, name);
+        let at = search(part, name);
         let before = at.ok().and_then(|at| part.get(at)).cloned();
         if before.as_ref() == resource {
             return false;
@@ -256,8 +257,8 @@ impl Inner {
     }
 }
 
-/// Where a name is in a part, or would be.
-fn place(part: &Part, name: &str) -> Result<usize, usize> {
+/// Index of a name in a partition, or where it would be inserted.
+fn search(part: &Partition, name: &str) -> Result<usize, usize> {
     part.binary_search_by(|resource| resource.name_bytes().cmp(name.as_bytes()))
 }
 
@@ -268,14 +269,14 @@ fn hash(name: &str) -> u64 {
 }
 
 fn part(hash: u64) -> usize {
-    // Fewer than 2^8 parts of it are looked at.
-    usize::try_from(hash % PARTS as u64).unwrap_or_default()
+    // The remainder is below `PARTITIONS`, so the conversion cannot fail.
+    usize::try_from(hash % PARTITIONS as u64).unwrap_or_default()
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::{Audience, View};
-    use super::{NAMES, Snapshot, Versioned};
+    use super::{MAX_REVISION_NAMES, Snapshot, Versioned};
     use std::collections::BTreeSet;
 
     fn resource(content: &str) -> Versioned {
@@ -305,17 +306,17 @@ mod tests {
         );
         let second = first.amended([change("a", Some("3"))]);
         let third = second.amended([change("b", None), change("c", Some("4"))]);
-        assert_eq!(names(&second.differing(&first)), ["a".to_owned()].into());
+        assert_eq!(names(&second.changed_names(&first)), ["a".to_owned()].into());
         assert_eq!(
-            names(&third.differing(&first)),
+            names(&third.changed_names(&first)),
             ["a", "b", "c"].map(str::to_owned).into()
         );
-        assert_eq!(third.differing(&third).len(), 0);
+        assert_eq!(third.changed_names(&third).len(), 0);
         assert_eq!((third.len(), first.len()), (2, 2), "older ones stay as they were");
-        // Not of one line: everything may differ.
+        // Of different lineages: everything may differ.
         let other = Snapshot::new([("d".to_owned(), resource("5"))]);
         assert_eq!(
-            names(&other.differing(&third)),
+            names(&other.changed_names(&third)),
             ["a", "c", "d"].map(str::to_owned).into()
         );
     }
@@ -323,8 +324,8 @@ mod tests {
     #[test]
     fn aliases_follow_and_equality_is_content() {
         let first = Snapshot::default().amended([change("a", Some("1"))]);
-        let named = |snapshot: &Snapshot, asked| {
-            let found = snapshot.resolve(asked, &View::Everything);
+        let named = |snapshot: &Snapshot, name_or_alias| {
+            let found = snapshot.resolve(name_or_alias, &View::Everything);
             found.map(|resource| resource.name().to_owned())
         };
         assert_eq!(named(&first, "alias/1").as_deref(), Some("a"));
@@ -338,7 +339,7 @@ mod tests {
         let same = Snapshot::new([("a".to_owned(), resource("2"))]);
         assert_eq!(moved, same);
         assert_ne!(first, same);
-        // Two at one address, as while a pod is exchanged: the newer one has it, and when it goes the other has.
+        // Two resources with one address, as while a pod is replaced: the newer one wins until it is removed.
         let both = first.amended([change("b", Some("1"))]);
         assert_eq!(named(&both, "alias/1").as_deref(), Some("b"));
         let left = both.amended([change("b", None)]);
@@ -346,14 +347,14 @@ mod tests {
     }
 
     #[test]
-    fn who_is_far_behind_is_compared_in_full() {
+    fn a_snapshot_far_behind_is_compared_in_full() {
         let first = Snapshot::default().amended((0..10).map(|n| change(&n.to_string(), Some("x"))));
-        let many = first.amended((0..=NAMES).map(|n| change(&n.to_string(), Some("y"))));
-        assert_eq!(many.differing(&first).len(), NAMES + 1);
+        let many = first.amended((0..=MAX_REVISION_NAMES).map(|n| change(&n.to_string(), Some("y"))));
+        assert_eq!(many.changed_names(&first).len(), MAX_REVISION_NAMES + 1);
         let mut later = many.clone();
         for n in 0..100 {
             later = later.amended([change("0", Some(&n.to_string()))]);
         }
-        assert_eq!(later.differing(&many).len(), NAMES + 1);
+        assert_eq!(later.changed_names(&many).len(), MAX_REVISION_NAMES + 1);
     }
 }

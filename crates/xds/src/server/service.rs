@@ -1,7 +1,7 @@
 //! Discovery as a gRPC service whose responses are written from shared resources.
 //!
-//! Generated code would want a message of its own for every response: a copy of the mesh for every client that
-//! connects. Here a response is a list of references until the moment its bytes go into the stream's buffer.
+//! Generated code would need a separate message for every response, which copies the mesh for every client that
+//! connects. Here a response is a list of references until its bytes are written into the stream's buffer.
 
 use super::Discovery;
 use crate::delta::Response;
@@ -16,11 +16,12 @@ use tonic::codec::{Codec, EncodeBuf, Encoder};
 use tonic::server::{Grpc, NamedService, StreamingService};
 use tonic_prost::ProstDecoder;
 
-/// The longest request. Clients that hold more than fits do not say what they hold, and get everything again.
-// istio: the same.
-const LARGEST_REQUEST: usize = 4 << 20;
+/// Size limit of a request, in bytes. A client whose list of resource versions does not fit sends none, and receives
+/// everything again.
+// istio: the same limit.
+const MAX_REQUEST_BYTES: usize = 4 << 20;
 
-/// [`Discovery`] as a service.
+/// [`Discovery`] as a gRPC service.
 #[derive(Clone)]
 pub struct Service(pub(super) Arc<Discovery>);
 
@@ -47,13 +48,13 @@ where
         }
         let opening = Opening(Arc::clone(&self.0));
         Box::pin(async move {
-            let mut grpc = Grpc::new(Shared).max_decoding_message_size(LARGEST_REQUEST);
+            let mut grpc = Grpc::new(Shared).max_decoding_message_size(MAX_REQUEST_BYTES);
             Ok(grpc.streaming(opening, request).await)
         })
     }
 }
 
-/// Takes one stream.
+/// Handler of a new stream.
 struct Opening(Arc<Discovery>);
 
 impl StreamingService<DeltaDiscoveryRequest> for Opening {
@@ -67,7 +68,7 @@ impl StreamingService<DeltaDiscoveryRequest> for Opening {
     }
 }
 
-/// Responses from shared resources, requests as usual.
+/// Codec: encodes responses from shared resources, decodes requests as usual.
 struct Shared;
 
 impl Codec for Shared {

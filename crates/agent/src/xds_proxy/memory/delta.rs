@@ -1,7 +1,7 @@
-//! Memory of an incremental stream.
+//! Memory of a delta stream.
 
 use super::envelope::{DeltaRequest, DeltaResponse};
-use super::{FromEnvoy, judgement};
+use super::{FromEnvoy, ack_or_nack};
 use bytes::Bytes;
 use prost::Message as _;
 use remora_xds::delta::WILDCARD;
@@ -9,13 +9,13 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 #[derive(Debug, Default)]
 pub(super) struct Memory {
-    /// In the order in which Envoy asked first.
+    /// In the order of Envoy's first requests.
     kinds: Vec<(String, Kind)>,
     /// Responses of this connection that Envoy has not answered.
     unanswered: HashMap<String, Change>,
-    /// And of earlier ones: Envoy will answer them, too.
+    /// Unanswered responses of earlier connections: Envoy will answer them, too.
     late: HashMap<String, Change>,
-    /// Answers that did not come from a control plane, and were not answered yet.
+    /// Unanswered responses from the last good configuration.
     kept: HashMap<String, Change>,
 }
 
@@ -23,7 +23,7 @@ pub(super) struct Memory {
 struct Kind {
     everything: bool,
     names: BTreeSet<String>,
-    /// What Envoy has, by name.
+    /// Versions of the resources that Envoy has, by name.
     versions: BTreeMap<String, String>,
 }
 
@@ -48,10 +48,10 @@ impl Change {
 }
 
 impl Memory {
-    pub(super) fn hear_envoy(&mut self, mut request: DeltaRequest, message: &Bytes) -> FromEnvoy {
+    pub(super) fn on_envoy_message(&mut self, mut request: DeltaRequest, message: &Bytes) -> FromEnvoy {
         self.note(&request);
         if request.response_nonce.is_empty() {
-            return FromEnvoy::passed_on(message);
+            return FromEnvoy::forwarded(message);
         }
         let (change, late) = match self.unanswered.remove(&request.response_nonce) {
             Some(change) => (Some(change), false),
@@ -61,11 +61,11 @@ impl Memory {
         if let Some(change) = self.kept.remove(&request.response_nonce).filter(|_| refused) {
             self.take_back(&change);
         }
-        let answer = judgement(&request.type_url, request.error_detail.as_deref());
+        let answer = ack_or_nack(&request.type_url, request.error_detail.as_deref());
         if let Some(change) = change.filter(|_| !refused) {
             self.apply(change);
         }
-        // Another connection's question: this one's control plane would not know what is answered.
+        // The response came on another connection: the control plane of this one does not know its nonce.
         let forward = if !late {
             Some(message.clone())
         } else if request.subscribe.is_empty() && request.unsubscribe.is_empty() {
@@ -85,7 +85,7 @@ impl Memory {
         let known = self.kinds.iter().position(|(url, _)| *url == request.type_url);
         let index = known.unwrap_or_else(|| {
             let kind = Kind {
-                // An empty first list means everything, for the rest of the stream.
+                // An empty first list is a wildcard subscription, for the rest of the stream.
                 everything: request.subscribe.is_empty(),
                 names: BTreeSet::new(),
                 versions: request.initial_versions.clone(),
@@ -125,13 +125,14 @@ impl Memory {
         }
     }
 
-    pub(super) fn hear_plane(&mut self, response: DeltaResponse) {
+    pub(super) fn on_control_plane_message(&mut self, response: DeltaResponse) {
         let (nonce, change) = Change::of(response);
         self.unanswered.insert(nonce, change);
     }
 
-    /// Counts as accepted at once, as it was before: a control plane that comes back must know of it, to say what is gone.
-    pub(super) fn hear_kept(&mut self, response: DeltaResponse) {
+    /// Counts as accepted immediately, because Envoy accepted it before: a control plane that comes back must know these
+    /// versions to send removals.
+    pub(super) fn on_kept_response(&mut self, response: DeltaResponse) {
         let (nonce, change) = Change::of(response);
         self.apply(change.clone());
         self.kept.insert(nonce, change);
@@ -147,7 +148,7 @@ impl Memory {
     }
 
     pub(super) fn connected(&mut self, node: &[u8]) -> Vec<Bytes> {
-        // A nonce of an even earlier connection that is still unanswered is one Envoy never got.
+        // Envoy never received a response of an even earlier connection that is still unanswered.
         self.late = std::mem::take(&mut self.unanswered);
         let mut node = Some(node.to_vec());
         let requests = self.kinds.iter().map(|(type_url, kind)| {

@@ -1,4 +1,4 @@
-//! The outsides of discovery messages, with the interface's numbers. What stands inside stays bytes.
+//! Envelopes of discovery messages, with the field numbers of the interface. Their resources stay bytes.
 
 use bytes::{Bytes, BytesMut};
 use prost::Message;
@@ -30,7 +30,7 @@ pub(in crate::xds_proxy) struct DeltaRequest {
     pub(in crate::xds_proxy) error_detail: Option<Vec<u8>>,
 }
 
-/// Without what the resources hold: reading one copies names and versions only.
+/// Without the content of the resources: decoding copies names and versions only.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct DeltaResponse {
     #[prost(message, repeated, tag = "2")]
@@ -52,7 +52,7 @@ pub(in crate::xds_proxy) struct NamedVersion {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(in crate::xds_proxy) struct WorldRequest {
+pub(in crate::xds_proxy) struct SotwRequest {
     #[prost(string, tag = "1")]
     pub(in crate::xds_proxy) version_info: String,
     #[prost(bytes = "vec", tag = "2")]
@@ -68,7 +68,7 @@ pub(in crate::xds_proxy) struct WorldRequest {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct WorldResponse {
+pub(super) struct SotwResponse {
     #[prost(string, tag = "1")]
     pub(super) version_info: String,
     #[prost(string, tag = "4")]
@@ -77,8 +77,8 @@ pub(super) struct WorldResponse {
     pub(super) nonce: String,
 }
 
-/// The message with another text in a field. Of a field that comes twice the later one counts, so it is added at the
-/// end and the rest stays as it is.
+/// Replaces a string field of a message. In protobuf the last occurrence of a field wins, so the field is appended and
+/// the rest stays unchanged.
 pub(super) fn with_text(message: &Bytes, field: u32, text: &str) -> Bytes {
     let mut changed = BytesMut::with_capacity(message.len() + text.len() + 8);
     changed.extend_from_slice(message);
@@ -103,7 +103,7 @@ pub(super) fn first_delta_resource(message: &[u8]) -> Option<Vec<u8>> {
 }
 
 /// The content of the first resource.
-pub(super) fn first_world_resource(message: &[u8]) -> Option<Vec<u8>> {
+pub(super) fn first_sotw_resource(message: &[u8]) -> Option<Vec<u8>> {
     #[derive(Clone, PartialEq, Message)]
     struct Response {
         #[prost(message, repeated, tag = "2")]

@@ -46,18 +46,21 @@ fn versions(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// A stream on which Envoy asked for clusters, endpoints of one and listeners, and has taken two clusters.
+/// A stream on which Envoy subscribed to clusters, endpoints of one cluster and listeners, and accepted two clusters.
 fn used() -> Memory {
     let mut memory = Memory::new(Protocol::Delta, Vec::new());
     memory.connected();
     let mut first = ask(CLUSTER, &[]);
     first.node = b"who".to_vec();
-    memory.hear_envoy(&bytes(&first));
-    memory.hear_envoy(&bytes(&ask(ENDPOINTS, &["a"])));
-    memory.hear_envoy(&bytes(&ask(LISTENER, &[])));
+    memory.on_envoy_message(&bytes(&first));
+    memory.on_envoy_message(&bytes(&ask(ENDPOINTS, &["a"])));
+    memory.on_envoy_message(&bytes(&ask(LISTENER, &[])));
     let sent = response(CLUSTER, "1", &[("a", "v1"), ("b", "v1")], &[]);
-    assert_eq!(memory.hear_plane(sent.clone()), FromPlane::Forward(sent));
-    memory.hear_envoy(&bytes(&answer(CLUSTER, "1", None)));
+    assert_eq!(
+        memory.on_control_plane_message(sent.clone()),
+        FromControlPlane::Forward(sent)
+    );
+    memory.on_envoy_message(&bytes(&answer(CLUSTER, "1", None)));
     memory
 }
 
@@ -89,13 +92,13 @@ fn a_new_connection_repeats_what_is_wanted_and_what_was_accepted() {
 #[test]
 fn what_envoy_refused_or_never_answered_is_not_claimed() {
     let mut memory = used();
-    memory.hear_plane(response(CLUSTER, "2", &[("a", "bad")], &[]));
-    let refused = memory.hear_envoy(&bytes(&answer(CLUSTER, "2", Some("no such filter"))));
+    memory.on_control_plane_message(response(CLUSTER, "2", &[("a", "bad")], &[]));
+    let refused = memory.on_envoy_message(&bytes(&answer(CLUSTER, "2", Some("no such filter"))));
     assert_eq!(
         refused.answer,
         Some(Answer::Refused(CLUSTER.to_owned(), "no such filter".to_owned()))
     );
-    memory.hear_plane(response(CLUSTER, "3", &[("c", "v1")], &["b"]));
+    memory.on_control_plane_message(response(CLUSTER, "3", &[("c", "v1")], &["b"]));
     let said = replay(&mut memory);
     assert_eq!(said[0].initial_versions, versions(&[("a", "v1"), ("b", "v1")]));
 }
@@ -103,9 +106,9 @@ fn what_envoy_refused_or_never_answered_is_not_claimed() {
 #[test]
 fn a_late_answer_counts_but_is_not_passed_on() {
     let mut memory = used();
-    memory.hear_plane(response(CLUSTER, "7", &[("c", "v1")], &["b"]));
+    memory.on_control_plane_message(response(CLUSTER, "7", &[("c", "v1")], &["b"]));
     replay(&mut memory);
-    let late = memory.hear_envoy(&bytes(&answer(CLUSTER, "7", None)));
+    let late = memory.on_envoy_message(&bytes(&answer(CLUSTER, "7", None)));
     assert_eq!(late.forward, None);
     assert_eq!(late.answer, Some(Answer::Accepted(CLUSTER.to_owned())));
     assert_eq!(
@@ -115,7 +118,7 @@ fn a_late_answer_counts_but_is_not_passed_on() {
     // An answer that also wants something is passed on for what it wants.
     let mut wanting = answer(ENDPOINTS, "7", None);
     wanting.subscribe = vec!["b".to_owned()];
-    let passed = memory.hear_envoy(&bytes(&wanting)).forward.unwrap();
+    let passed = memory.on_envoy_message(&bytes(&wanting)).forward.unwrap();
     assert_eq!(DeltaRequest::decode(passed).unwrap(), ask(ENDPOINTS, &["b"]));
 }
 
@@ -123,20 +126,24 @@ fn a_late_answer_counts_but_is_not_passed_on() {
 #[test]
 fn nonces_of_different_connections_are_told_apart() {
     let mut memory = used();
-    memory.hear_plane(response(CLUSTER, "2", &[("c", "old")], &[]));
+    memory.on_control_plane_message(response(CLUSTER, "2", &[("c", "old")], &[]));
     replay(&mut memory);
-    let FromPlane::Forward(seen) = memory.hear_plane(response(CLUSTER, "2", &[("d", "new")], &[])) else {
+    let FromControlPlane::Forward(seen) =
+        memory.on_control_plane_message(response(CLUSTER, "2", &[("d", "new")], &[]))
+    else {
         panic!("not for Envoy");
     };
     let marked = DeltaResponse::decode(seen).unwrap();
     assert_ne!(marked.nonce, "2");
     assert_eq!(marked.resources[0].name, "d", "the rest is as it came");
     assert_eq!(
-        memory.hear_envoy(&bytes(&answer(CLUSTER, "2", None))).forward,
+        memory
+            .on_envoy_message(&bytes(&answer(CLUSTER, "2", None)))
+            .forward,
         None
     );
     let passed = memory
-        .hear_envoy(&bytes(&answer(CLUSTER, &marked.nonce, None)))
+        .on_envoy_message(&bytes(&answer(CLUSTER, &marked.nonce, None)))
         .forward;
     assert_eq!(
         DeltaRequest::decode(passed.unwrap()).unwrap(),
@@ -150,10 +157,10 @@ fn nonces_of_different_connections_are_told_apart() {
 #[test]
 fn wishes_that_ended_are_not_repeated() {
     let mut memory = used();
-    memory.hear_envoy(&bytes(&ask(ENDPOINTS, &["b"])));
+    memory.on_envoy_message(&bytes(&ask(ENDPOINTS, &["b"])));
     let mut less = ask(ENDPOINTS, &[]);
     less.unsubscribe = vec!["a".to_owned()];
-    memory.hear_envoy(&bytes(&less));
+    memory.on_envoy_message(&bytes(&less));
     assert_eq!(replay(&mut memory)[1].subscribe, ["b"]);
 }
 
@@ -164,59 +171,59 @@ fn the_agents_own_types_stay_with_the_agent() {
         replay(&mut memory).is_empty(),
         "nothing before Envoy asked for listeners"
     );
-    memory.hear_envoy(&bytes(&ask(LISTENER, &[])));
+    memory.on_envoy_message(&bytes(&ask(LISTENER, &[])));
     assert!(memory.introduced());
     let said = replay(&mut memory);
     assert_eq!(said[1].type_url, NAME_TABLE);
-    let heard = memory.hear_plane(response(NAME_TABLE, "9", &[("t", "1")], &[]));
-    assert!(matches!(heard, FromPlane::Own { type_url, .. } if type_url == NAME_TABLE));
+    let heard = memory.on_control_plane_message(response(NAME_TABLE, "9", &[("t", "1")], &[]));
+    assert!(matches!(heard, FromControlPlane::Own { type_url, .. } if type_url == NAME_TABLE));
     let taken = DeltaRequest::decode(memory.answer_own(NAME_TABLE, None).unwrap()).unwrap();
     assert_eq!(taken, answer(NAME_TABLE, "9", None));
     let refused = DeltaRequest::decode(memory.answer_own(NAME_TABLE, Some("odd")).unwrap()).unwrap();
     assert_eq!(refused, answer(NAME_TABLE, "9", Some("odd")));
 }
 
-fn world(type_url: &str, version: &str, nonce: &str, names: &[&str]) -> WorldRequest {
-    WorldRequest {
+fn world(type_url: &str, version: &str, nonce: &str, names: &[&str]) -> SotwRequest {
+    SotwRequest {
         version_info: version.to_owned(),
         names: names.iter().map(|name| (*name).to_owned()).collect(),
         type_url: type_url.to_owned(),
         response_nonce: nonce.to_owned(),
-        ..WorldRequest::default()
+        ..SotwRequest::default()
     }
 }
 
 #[test]
 fn state_of_the_world_is_repeated_with_the_last_accepted_version() {
-    let mut memory = Memory::new(Protocol::World, Vec::new());
-    memory.hear_envoy(&bytes(&world(CLUSTER, "", "", &[])));
-    memory.hear_plane(bytes(&WorldResponse {
+    let mut memory = Memory::new(Protocol::Sotw, Vec::new());
+    memory.on_envoy_message(&bytes(&world(CLUSTER, "", "", &[])));
+    memory.on_control_plane_message(bytes(&SotwResponse {
         version_info: "5".to_owned(),
         type_url: CLUSTER.to_owned(),
         nonce: "n".to_owned(),
     }));
-    let accepted = memory.hear_envoy(&bytes(&world(CLUSTER, "5", "n", &[])));
+    let accepted = memory.on_envoy_message(&bytes(&world(CLUSTER, "5", "n", &[])));
     assert_eq!(accepted.answer, Some(Answer::Accepted(CLUSTER.to_owned())));
-    let again = memory.hear_envoy(&bytes(&world(CLUSTER, "5", "n", &["x"])));
+    let again = memory.on_envoy_message(&bytes(&world(CLUSTER, "5", "n", &["x"])));
     assert_eq!(again.answer, None, "a change of wishes is no second answer");
-    let said: Vec<WorldRequest> = memory
+    let said: Vec<SotwRequest> = memory
         .connected()
         .into_iter()
-        .map(|message| WorldRequest::decode(message).unwrap())
+        .map(|message| SotwRequest::decode(message).unwrap())
         .collect();
     assert_eq!(said, [world(CLUSTER, "5", "", &["x"])]);
     // Late, and about a connection that is gone.
     assert_eq!(
         memory
-            .hear_envoy(&bytes(&world(CLUSTER, "5", "n", &["x"])))
+            .on_envoy_message(&bytes(&world(CLUSTER, "5", "n", &["x"])))
             .forward,
         None
     );
     let changed = memory
-        .hear_envoy(&bytes(&world(CLUSTER, "5", "n", &["y"])))
+        .on_envoy_message(&bytes(&world(CLUSTER, "5", "n", &["y"])))
         .forward;
     assert_eq!(
-        WorldRequest::decode(changed.unwrap()).unwrap(),
+        SotwRequest::decode(changed.unwrap()).unwrap(),
         world(CLUSTER, "5", "", &["y"])
     );
 }
@@ -237,16 +244,16 @@ fn health_is_a_request_without_resources() {
 fn what_was_kept_is_claimed_at_once_until_envoy_refuses_it() {
     let mut memory = used();
     let kept = response(LISTENER, "kept-1", &[("x", "v1"), ("y", "v1")], &[]);
-    memory.hear_kept(&kept);
+    memory.on_kept_response(&kept);
     // A connection is tried before Envoy has answered; the answer comes on it.
     let said = replay(&mut memory);
     assert_eq!(said[2].initial_versions, versions(&[("x", "v1"), ("y", "v1")]));
     replay(&mut memory);
-    let heard = memory.hear_envoy(&bytes(&answer(LISTENER, "kept-1", None)));
+    let heard = memory.on_envoy_message(&bytes(&answer(LISTENER, "kept-1", None)));
     assert_eq!(heard.forward, None, "nobody else's business");
     assert_eq!(heard.answer, Some(Answer::Accepted(LISTENER.to_owned())));
     assert_eq!(replay(&mut memory)[2].initial_versions.len(), 2);
-    memory.hear_kept(&response(LISTENER, "kept-2", &[("x", "v1")], &[]));
-    memory.hear_envoy(&bytes(&answer(LISTENER, "kept-2", Some("no"))));
+    memory.on_kept_response(&response(LISTENER, "kept-2", &[("x", "v1")], &[]));
+    memory.on_envoy_message(&bytes(&answer(LISTENER, "kept-2", Some("no"))));
     assert_eq!(replay(&mut memory)[2].initial_versions, versions(&[("y", "v1")]));
 }

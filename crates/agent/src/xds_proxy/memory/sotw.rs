@@ -1,13 +1,13 @@
-//! Memory of a stream on which every response holds everything.
+//! Memory of a SotW stream, on which every response holds all resources.
 
-use super::envelope::{WorldRequest, WorldResponse};
-use super::{Answer, FromEnvoy, judgement};
+use super::envelope::{SotwRequest, SotwResponse};
+use super::{Answer, FromEnvoy, ack_or_nack};
 use bytes::Bytes;
 use prost::Message as _;
 
 #[derive(Debug, Default)]
 pub(super) struct Memory {
-    /// In the order in which Envoy asked first.
+    /// In the order of Envoy's first requests.
     kinds: Vec<(String, Kind)>,
 }
 
@@ -21,25 +21,25 @@ struct Kind {
 }
 
 impl Memory {
-    pub(super) fn hear_envoy(&mut self, mut request: WorldRequest, message: &Bytes) -> FromEnvoy {
+    pub(super) fn on_envoy_message(&mut self, mut request: SotwRequest, message: &Bytes) -> FromEnvoy {
         let kind = self.kind(&request.type_url);
         let same_names = kind.names == request.names;
         kind.names.clone_from(&request.names);
         kind.version.clone_from(&request.version_info);
         if request.response_nonce.is_empty() {
-            return FromEnvoy::passed_on(message);
+            return FromEnvoy::forwarded(message);
         }
-        let judged = judgement(&request.type_url, request.error_detail.as_deref());
+        let judged = ack_or_nack(&request.type_url, request.error_detail.as_deref());
         match &mut kind.nonce {
             Some((nonce, answered)) if *nonce == request.response_nonce => {
-                // With a nonce that was answered Envoy only changes what it asks for.
+                // With a nonce that was acknowledged before, Envoy only changes its subscription.
                 let first = !std::mem::replace(answered, true);
                 FromEnvoy {
                     forward: Some(message.clone()),
                     answer: first.then_some(judged),
                 }
             }
-            // Another connection's question.
+            // The response came on another connection.
             _ => FromEnvoy {
                 forward: (!same_names).then(|| {
                     request.response_nonce.clear();
@@ -60,7 +60,7 @@ impl Memory {
         &mut self.kinds[index].1
     }
 
-    pub(super) fn hear_plane(&mut self, response: WorldResponse) {
+    pub(super) fn on_control_plane_message(&mut self, response: SotwResponse) {
         self.kind(&response.type_url).nonce = Some((response.nonce, false));
     }
 
@@ -68,12 +68,12 @@ impl Memory {
         let mut node = Some(node.to_vec());
         let requests = self.kinds.iter_mut().map(|(type_url, kind)| {
             kind.nonce = None;
-            WorldRequest {
+            SotwRequest {
                 version_info: kind.version.clone(),
                 node: node.take().unwrap_or_default(),
                 names: kind.names.clone(),
                 type_url: type_url.clone(),
-                ..WorldRequest::default()
+                ..SotwRequest::default()
             }
             .encode_to_vec()
             .into()

@@ -1,7 +1,7 @@
-//! TLS to an application whose name does not matter.
+//! TLS without verification of the server certificate, for probes.
 //!
-//! k8s: a probe asks whether an application answers, not who it is: its certificate is not looked at, however old,
-//! strange or badly signed it is.
+//! k8s: an HTTPS probe checks that the application answers, not its identity. The kubelet does not verify the
+//! certificate, so an expired, self-signed or badly signed one is accepted as well.
 
 use rustls::client::Resumption;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -10,26 +10,26 @@ use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{ClientConfig, DigitallySignedStruct, Error, SignatureScheme};
 use std::sync::Arc;
 
-/// For a probe: believes everybody, and offers these protocols.
+/// Client configuration for a probe: accepts every server certificate and offers these ALPN protocols.
 pub fn probe_client(protocols: &[&[u8]]) -> Result<ClientConfig, Error> {
-    // Not the mesh's own choice of suites: an application may know only others.
+    // Not the mesh's own choice of cipher suites: an application may support only others.
     let provider = Arc::new(aws_lc_rs::default_provider());
     let mut config = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()?
         .dangerous()
-        .with_custom_certificate_verifier(Arc::new(Anybody))
+        .with_custom_certificate_verifier(Arc::new(NoVerifier))
         .with_no_client_auth();
     config.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
-    // Every probe is a connection of its own.
+    // Every probe opens its own connection, so there is no session to resume.
     config.resumption = Resumption::disabled();
     Ok(config)
 }
 
-/// Believes everybody, whoever signed what.
+/// Accepts every server certificate and every signature.
 #[derive(Debug)]
-pub struct Anybody;
+pub struct NoVerifier;
 
-impl ServerCertVerifier for Anybody {
+impl ServerCertVerifier for NoVerifier {
     fn verify_server_cert(
         &self,
         _: &CertificateDer<'_>,
