@@ -29,7 +29,7 @@ pub struct Child {
 impl Children {
     /// Reaps from now on, for as long as the runtime lives.
     pub fn adopt() -> io::Result<Self> {
-        process::adopt_orphans()?;
+        process::become_subreaper()?;
         let mut ended = signal(SignalKind::child())?;
         let children = Self::default();
         let reaping = children.clone();

@@ -134,7 +134,7 @@ fn path(setup: &Setup, slot: Slot, container: &Container, part: Part, handler: &
     match setup.mode {
         Mode::None => Path::Direct,
         Mode::Ambient => Path::Bypass,
-        _ if !setup.capture.takes_inbound(number) => Path::Direct,
+        _ if !setup.capture.captures_inbound(number) => Path::Direct,
         _ if is_before_capture(setup, slot, container, part) => Path::Direct,
         _ => Path::Proxy,
     }

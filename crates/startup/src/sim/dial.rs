@@ -49,7 +49,7 @@ impl World<'_> {
     }
 
     fn dial(&self, now: Millis, port: u16, path: &str) -> Answer {
-        if self.capture().is_some_and(|c| c.takes_inbound(port)) {
+        if self.capture().is_some_and(|c| c.captures_inbound(port)) {
             return self.dial_through_proxy(now, port);
         }
         let proxy = self.processes().iter().find(|p| p.is_proxy());
