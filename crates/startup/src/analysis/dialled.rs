@@ -123,7 +123,7 @@ fn path(setup: &Setup, slot: Slot, container: &Container, part: Part, handler: &
         Handler::Tcp(_) | Handler::Grpc(_) if hook => return Path::Impossible,
         _ => {}
     }
-    let Some(number) = handler.dialled_port() else {
+    let Some(number) = handler.kubelet_port() else {
         return Path::Impossible;
     };
     let own = setup.is_mesh(container);

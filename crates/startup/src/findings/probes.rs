@@ -52,7 +52,7 @@ fn through_the_proxy(found: &mut Found<'_>, report: &ProbeReport, kind: ProbeKin
     let handler = analysis.view.containers[report.slot]
         .probe(kind)
         .map(|p| &p.handler);
-    let port = handler.and_then(remora_pod::spec::Handler::dialled_port);
+    let port = handler.and_then(remora_pod::spec::Handler::kubelet_port);
     let fix = port.map(|port| {
         let title = format!("leave inbound port {port} alone");
         let cost = "callers of this port talk plaintext to the application; injecting again with probe rewriting is better";

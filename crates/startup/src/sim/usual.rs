@@ -165,7 +165,7 @@ fn ports(setup: &Setup, container: &Container) -> Vec<u16> {
         Handler::Http { path, port } if *port == setup.mesh.agent_port => path
             .strip_prefix("/app-health/")
             .and_then(|rest| rest.split('/').next()?.parse().ok()),
-        other => other.dialled_port(),
+        other => other.kubelet_port(),
     });
     let mut ports: Vec<u16> = declared.chain(dialled).collect();
     if ports.is_empty() {
