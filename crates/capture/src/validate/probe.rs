@@ -126,7 +126,7 @@ fn proxy_ids(intent: &Intent) -> (u32, u32) {
     )
 }
 
-/// Users and groups to probe as an application: those of this process, then `nogroup`'s 65534, then arbitrary ones.
+/// Users and groups to probe as an application: those of this process, then the overflow ids, then arbitrary ones.
 fn application_ids() -> [(u32, u32); 3] {
     [privilege::ids(), (65_534, 65_534), (54_321, 54_321)]
 }
