@@ -29,7 +29,7 @@ pub struct Child {
 impl Children {
     /// Becomes the subreaper and reaps until the runtime ends.
     pub fn adopt() -> io::Result<Self> {
-        process::adopt_orphans()?;
+        process::become_subreaper()?;
         let mut ended = signal(SignalKind::child())?;
         let children = Self::default();
         let reaping = children.clone();

@@ -85,7 +85,7 @@ impl Schedule {
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null());
-        process::end_with_parent(&mut command);
+        process::kill_with_parent(&mut command);
         let child = children
             .spawn(&mut command)
             .map_err(|error| format!("run {program}: {error}"))?;

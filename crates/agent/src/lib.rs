@@ -37,6 +37,6 @@ pub mod wait;
 pub mod xds_proxy;
 
 pub use log::{Level, Log};
-pub use remora_net::process::keep_stops;
+pub use remora_net::process::block_stop_signals;
 pub use settings::{Inputs, Settings, SettingsError};
 pub use sidecar::{RunError, run};

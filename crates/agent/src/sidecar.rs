@@ -93,7 +93,7 @@ impl RunError {
 /// Runs a sidecar until it is asked to stop.
 pub fn run(settings: &Settings, log: &Log) -> Result<(), RunError> {
     // What another allocator does with memory is its own business.
-    remora_net::memory::keep_freed(KEPT);
+    remora_net::memory::set_trim_threshold(KEPT);
     let mut builder = if settings.workers == 1 {
         tokio::runtime::Builder::new_current_thread()
     } else {
@@ -174,7 +174,7 @@ pub(crate) fn listen_for_signals(switch: &StopSwitch) -> io::Result<()> {
         });
     }
     // One that came before is kept until here.
-    remora_net::process::take_stops()
+    remora_net::process::unblock_stop_signals()
 }
 
 /// What every kind of sidecar has.

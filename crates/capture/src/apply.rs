@@ -1,11 +1,12 @@
-//! Carrying a plan out, and undoing it.
+//! Applies a plan with nftables and netlink, and removes it.
 //!
-//! Rules first, all at once; then what the rules rely on: the address `::6` on `lo`, and for TPROXY the
-//! routing rule and table. Everything is looked up before it is added, so running twice changes nothing.
-//! What is removed is only what is ours: our table, routes and rules with our protocol number, and `::6`.
+//! The rules are written in one transaction. The plan also needs the address `::6` on `lo` and, for TPROXY, a
+//! routing rule and table; [`crate::install`] adds these first. Every item is looked up before it is added, so a
+//! second run changes nothing. Removal touches only what remora installed: its table, routes and routing rules with
+//! its protocol number, and `::6`.
 
-use crate::ruleset::{GATE, Ruleset, TABLE, Unreadable, expressions, plan_of};
-use remora_net::address::{self, Assigned};
+use crate::ruleset::{GATE, Ruleset, TABLE, UnreadableRule, expressions, plan_of};
+use remora_net::address::{self, InterfaceAddress};
 use remora_net::netlink::{KernelError, Socket};
 use remora_net::nft::{Batch, ChainSpec, Connection, TransactionError, Verdict};
 use remora_net::route::{self, Family, MarkRule};
@@ -16,31 +17,31 @@ use remora_rules::{Plan, PolicyRoute};
 use std::io;
 use std::net::IpAddr;
 
-/// Why rules could not be put in, changed or removed.
+/// Why rules could not be installed, changed or removed.
 #[derive(Debug, thiserror::Error)]
 pub enum ApplyError {
-    /// No connection to the kernel.
+    /// The netlink socket could not be opened.
     #[error("open a netlink socket")]
     Open(#[source] io::Error),
     /// The transaction failed; nothing was changed.
     #[error("change the capture rules")]
     Rules(#[source] TransactionError),
-    /// Reading failed.
+    /// The installed rules could not be read.
     #[error("read the capture rules")]
     Read(#[source] KernelError),
-    /// An address, route or routing rule.
+    /// The kernel refused a change of an address, route or routing rule.
     #[error("{what}")]
     Route {
-        /// What was being done.
+        /// The step that failed.
         what: &'static str,
-        /// What the kernel says.
+        /// The kernel's error.
         #[source]
         source: KernelError,
     },
     /// There is no loopback interface.
     #[error("find the loopback interface")]
     Loopback(#[source] io::Error),
-    /// Nothing is there to be read or flipped.
+    /// No rules are installed that could be read or switched.
     #[error("no nftables capture rules are installed in this network namespace")]
     NotInstalled,
 }
@@ -55,7 +56,7 @@ impl ApplyError {
         }
     }
 
-    /// What a person can do about it.
+    /// What the user can do about it.
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             Self::NotInstalled => Some("install them with `remora istio-iptables`"),
@@ -70,29 +71,29 @@ impl ApplyError {
     }
 }
 
-/// Why nothing can be said about installed rules.
+/// Why the installed rules could not be turned back into a plan.
 #[derive(Debug, thiserror::Error)]
 pub enum LiveError {
-    /// They cannot be read.
+    /// The rules cannot be read.
     #[error("read the rules of this network namespace")]
     Apply(#[from] ApplyError),
-    /// They are not all ours.
+    /// A rule was not written by this version of remora.
     #[error("understand the rules of this network namespace")]
-    Unreadable(#[from] Unreadable),
+    Unreadable(#[from] UnreadableRule),
 }
 
-/// What is installed.
+/// The installed state of a namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Installed {
-    /// The comment of the table, which has the fingerprint of the rules.
+    /// The comment of the table, which contains the fingerprint of the rules.
     pub comment: String,
-    /// The state of the switch; `None` if somebody put something else there.
+    /// The state of the switch; `None` if another program changed the map to something unknown.
     pub state: Option<State>,
 }
 
-/// The capture rules of one namespace, by nftables.
+/// The capture rules of one network namespace, managed with nftables.
 ///
-/// Bound to the namespace of the thread that opened it. Keep it if the switch will be flipped again.
+/// Bound to the namespace of the thread that opened it. A caller that will flip the switch again should keep it open.
 #[derive(Debug)]
 pub struct Nftables {
     connection: Connection,
@@ -106,7 +107,7 @@ impl Nftables {
             .map_err(ApplyError::Open)
     }
 
-    /// What is installed, if anything.
+    /// The installed state, if remora's table exists.
     pub fn installed(&mut self) -> Result<Option<Installed>, ApplyError> {
         let tables = self.connection.tables().map_err(ApplyError::Read)?;
         let Some(table) = tables.into_iter().find(|table| table.name == TABLE) else {
@@ -123,10 +124,10 @@ impl Nftables {
         }
     }
 
-    /// Puts these rules in, in one transaction, where none of ours are; `false` if some are.
+    /// Installs these rules in one transaction, if remora's table does not exist; returns `false` if it does.
     ///
-    /// Removes nothing, so that closing the connection does not have to wait for the kernel to forget what
-    /// was removed: several milliseconds at the end of a short program.
+    /// Removes nothing, so that closing the connection does not have to wait until the kernel has freed removed rules:
+    /// several milliseconds at the end of a short program.
     pub fn create(&mut self, ruleset: &Ruleset, state: State) -> Result<bool, ApplyError> {
         let mut batch = Batch::new(TABLE);
         batch.create_table(&ruleset.comment());
@@ -138,7 +139,7 @@ impl Nftables {
         }
     }
 
-    /// Replaces whatever is in our table by these rules, in one transaction.
+    /// Replaces the content of remora's table by these rules, in one transaction.
     pub fn replace(&mut self, ruleset: &Ruleset, state: State) -> Result<(), ApplyError> {
         let mut batch = Batch::new(TABLE);
         // Added first, so that it can be deleted whether it was there or not.
@@ -163,7 +164,7 @@ impl Nftables {
         })
     }
 
-    /// Removes our table.
+    /// Removes remora's table.
     pub fn remove(&mut self) -> Result<(), ApplyError> {
         let mut batch = Batch::new(TABLE);
         // Added first, so that it can be deleted whether it was there or not.
@@ -172,7 +173,7 @@ impl Nftables {
         self.connection.commit(batch).map_err(ApplyError::Rules)
     }
 
-    /// The plan that the installed rules carry out.
+    /// The plan that corresponds to the installed rules.
     pub fn plan(&mut self) -> Result<Plan, LiveError> {
         let rules = self.rules()?;
         if rules.is_empty() {
@@ -181,7 +182,7 @@ impl Nftables {
         Ok(plan_of(&rules)?)
     }
 
-    /// Whether the iptables programs of the `nf_tables` kind left chains of ours (or of Istio) here.
+    /// Whether `iptables-nft` left chains of remora or Istio in this namespace.
     pub(crate) fn has_iptables_chains(&mut self) -> Result<bool, ApplyError> {
         let chains = self.connection.all_chains().map_err(ApplyError::Read)?;
         Ok(chains
@@ -189,7 +190,7 @@ impl Nftables {
             .any(|(table, chain)| table != TABLE && chain.starts_with("ISTIO_")))
     }
 
-    /// The rules that are there, chain by chain.
+    /// The installed rules, chain by chain.
     pub(crate) fn rules(&mut self) -> Result<Vec<remora_net::nft::ListedRule>, ApplyError> {
         self.connection.rules(TABLE).map_err(ApplyError::Read)
     }
@@ -214,7 +215,7 @@ fn add_content(batch: &mut Batch, ruleset: &Ruleset, state: State) {
 const TCP: u8 = 6;
 const UDP: u8 = 17;
 
-// An empty map means captured, so that whoever empties it opens no hole.
+// An empty map means captured: a program that empties the map must not disable capture.
 fn elements(state: State) -> Vec<(u8, Verdict)> {
     let verdict = match state {
         State::Open => Verdict::Accept,
@@ -244,12 +245,12 @@ fn route_error(what: &'static str) -> impl Fn(KernelError) -> ApplyError {
     move |source| ApplyError::Route { what, source }
 }
 
-/// Adds the address, routes and routing rules a plan relies on, where they are missing.
+/// Adds the address, routes and routing rules that a plan needs, where they are missing.
 pub fn add_routes(plan: &Plan) -> Result<(), ApplyError> {
     let mut socket = Socket::open(netlink::Protocol::Route).map_err(ApplyError::Open)?;
     let loopback = link::index("lo").map_err(ApplyError::Loopback)?;
     if plan.ipv6.is_some() {
-        let wanted = Assigned {
+        let wanted = InterfaceAddress {
             interface: loopback,
             address: IpAddr::V6(PASSTHROUGH_V6),
             prefix: 128,
@@ -277,7 +278,7 @@ pub fn add_routes(plan: &Plan) -> Result<(), ApplyError> {
                 mark,
                 table,
                 priority: RULE_PRIORITY,
-                protocol: route::OWNER,
+                protocol: route::ROUTE_PROTOCOL,
             };
             route::add_mark_rule(&mut socket, rule)
                 .map_err(route_error("add the routing rule for marked packets"))?;
@@ -286,22 +287,22 @@ pub fn add_routes(plan: &Plan) -> Result<(), ApplyError> {
     Ok(())
 }
 
-/// Where our routing rule stands: before the main table.
+/// Priority of the routing rule: before the rule for the main table.
 const RULE_PRIORITY: u32 = 32_765;
 
-/// Removes address, routes and routing rules of ours, except those that a plan still needs.
+/// Removes the address, routes and routing rules that remora added, except those that a plan still needs.
 pub fn remove_routes(keep: Option<&Plan>) -> Result<(), ApplyError> {
     let mut socket = Socket::open(netlink::Protocol::Route).map_err(ApplyError::Open)?;
     let loopback = link::index("lo").map_err(ApplyError::Loopback)?;
     if keep.is_none_or(|plan| plan.ipv6.is_none()) {
-        let wanted = Assigned {
+        let wanted = InterfaceAddress {
             interface: loopback,
             address: IpAddr::V6(PASSTHROUGH_V6),
             prefix: 128,
         };
         let there = address::list(&mut socket).map_err(route_error("read the addresses"))?;
         if there.contains(&wanted) {
-            gone(address::delete(&mut socket, wanted))
+            ignore_missing(address::delete(&mut socket, wanted))
                 .map_err(route_error("remove the address ::6 from lo"))?;
         }
     }
@@ -320,19 +321,19 @@ pub fn remove_routes(keep: Option<&Plan>) -> Result<(), ApplyError> {
         };
         for rule in rules
             .iter()
-            .filter(|rule| rule.protocol == route::OWNER)
+            .filter(|rule| rule.protocol == route::ROUTE_PROTOCOL)
             .filter(stale)
         {
-            gone(route::delete_mark_rule(&mut socket, *rule))
+            ignore_missing(route::delete_mark_rule(&mut socket, *rule))
                 .map_err(route_error("remove a routing rule"))?;
         }
         let routes = route::routes(&mut socket, family).map_err(route_error("read the routes"))?;
         let stale = |table: u32| kept.is_none_or(|route| route.table != table);
         for route in routes
             .iter()
-            .filter(|route| route.protocol == route::OWNER && route.local && stale(route.table))
+            .filter(|route| route.protocol == route::ROUTE_PROTOCOL && route.local && stale(route.table))
         {
-            gone(route::delete_local_default(
+            ignore_missing(route::delete_local_default(
                 &mut socket,
                 family,
                 route.table,
@@ -344,8 +345,8 @@ pub fn remove_routes(keep: Option<&Plan>) -> Result<(), ApplyError> {
     Ok(())
 }
 
-/// Somebody else may have removed it between looking and removing.
-fn gone(result: Result<(), KernelError>) -> Result<(), KernelError> {
+/// Ignores that an object does not exist: another program may have removed it after it was listed.
+fn ignore_missing(result: Result<(), KernelError>) -> Result<(), KernelError> {
     match result {
         Err(error) if error.is_missing() => Ok(()),
         other => other,

@@ -1,30 +1,30 @@
-//! Finding out what the host is like.
+//! Reads the facts about the host that a plan depends on.
 //!
-//! Everything is read in the calling thread's network namespace and file system; the rules that turn texts
-//! into facts are pure functions beside the ones that read.
+//! Everything is read in the calling thread's network namespace and file system. The parsers are pure functions,
+//! separate from the functions that read files.
 
 use remora_net::address;
 use remora_net::netlink::{KernelError, Protocol, Socket};
 use remora_rules::Plan;
-use remora_rules::options::{Facts, HostFacts};
+use remora_rules::options::{HostFacts, RequiredFacts};
 use remora_rules::rule::{Match, OwnerKind, Rule};
 use remora_rules::value::Owner;
 use std::io;
 use std::net::IpAddr;
 
-/// Why nothing can be said about the host.
+/// Why the facts about the host could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum FactsError {
     /// The addresses cannot be read.
     #[error("read the addresses of this network namespace")]
     Addresses(#[source] KernelError),
-    /// No netlink.
+    /// The netlink socket could not be opened.
     #[error("open a netlink socket")]
     Open(#[source] io::Error),
-    /// There is nothing to capture traffic of.
+    /// The namespace has no address, so there is no traffic to capture.
     #[error("no address besides loopback and link-local ones in this network namespace")]
     NoAddress,
-    /// DNS capture needs to know the servers.
+    /// The DNS servers, which DNS capture needs, could not be read.
     #[error("read the DNS servers from {path}")]
     Resolv {
         /// The file.
@@ -33,20 +33,20 @@ pub enum FactsError {
         #[source]
         source: io::Error,
     },
-    /// A user or group that does not exist here.
+    /// A user or group that does not exist on this host.
     #[error("there is no {kind} {name:?} in {path}")]
     UnknownOwner {
         /// User or group.
         kind: &'static str,
         /// The name.
         name: String,
-        /// Where it was looked up.
+        /// The file it was looked up in.
         path: &'static str,
     },
 }
 
 impl FactsError {
-    /// What a person can do about it.
+    /// What the user can do about it.
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             Self::NoAddress => Some("run in the pod's network namespace, or say --host-ipv6 yes|no"),
@@ -57,20 +57,22 @@ impl FactsError {
     }
 }
 
-const RESOLV: &str = "/etc/resolv.conf";
-const PASSWD: &str = "/etc/passwd";
-const GROUP: &str = "/etc/group";
+const RESOLV_CONF_PATH: &str = "/etc/resolv.conf";
+const PASSWD_PATH: &str = "/etc/passwd";
+const GROUP_PATH: &str = "/etc/group";
 
-/// Reads what is needed. What was decreed by the options is not looked up.
-pub fn gather(settings: &remora_rules::options::Settings) -> Result<HostFacts, FactsError> {
-    let needed = settings.facts_needed();
+/// Reads the facts that the settings need. Facts that the options set explicitly are not looked up.
+pub fn read_facts(settings: &remora_rules::options::Settings) -> Result<HostFacts, FactsError> {
+    let needed = settings.required_facts();
     let ipv6 = match settings.host_ipv6 {
         Some(decreed) => decreed,
         None => uses_ipv6(&addresses()?, needed).ok_or(FactsError::NoAddress)?,
     };
     let dns_servers = if needed.dns_servers && settings.host_dns.is_none() {
-        let text =
-            std::fs::read_to_string(RESOLV).map_err(|source| FactsError::Resolv { path: RESOLV, source })?;
+        let text = std::fs::read_to_string(RESOLV_CONF_PATH).map_err(|source| FactsError::Resolv {
+            path: RESOLV_CONF_PATH,
+            source,
+        })?;
         dns_servers(&text)
     } else {
         Vec::new()
@@ -80,7 +82,7 @@ pub fn gather(settings: &remora_rules::options::Settings) -> Result<HostFacts, F
         None
     } else {
         id_of(
-            &std::fs::read_to_string(PASSWD).unwrap_or_default(),
+            &std::fs::read_to_string(PASSWD_PATH).unwrap_or_default(),
             &settings.proxy_user,
         )
     };
@@ -98,13 +100,13 @@ fn addresses() -> Result<Vec<IpAddr>, FactsError> {
     Ok(all.into_iter().map(|assigned| assigned.address).collect())
 }
 
-/// Whether IPv6 is captured; `None` if there is no address that tells.
+/// Whether IPv6 is captured; `None` if no address decides it.
 // istio: the first address decides; with dual stack the first IPv6 one, wherever it is.
-pub fn uses_ipv6(addresses: &[IpAddr], needed: Facts) -> Option<bool> {
+pub fn uses_ipv6(addresses: &[IpAddr], needed: RequiredFacts) -> Option<bool> {
     let mut telling = addresses
         .iter()
         .map(IpAddr::to_canonical)
-        .filter(|address| tells(*address))
+        .filter(|address| is_significant(*address))
         .peekable();
     let first = *telling.peek()?;
     Some(if needed.dual_stack {
@@ -114,7 +116,7 @@ pub fn uses_ipv6(addresses: &[IpAddr], needed: Facts) -> Option<bool> {
     })
 }
 
-fn tells(address: IpAddr) -> bool {
+fn is_significant(address: IpAddr) -> bool {
     let link_local = match address {
         IpAddr::V4(v4) => v4.is_link_local(),
         IpAddr::V6(v6) => v6.is_unicast_link_local() || v6.octets()[..2] == [0xff, 0x02],
@@ -142,7 +144,7 @@ pub fn dns_servers(text: &str) -> Vec<IpAddr> {
 }
 
 /// The number of a user or group, in the text of /etc/passwd or /etc/group.
-// The static binary must not ask the C library, which would load the host's name services.
+// The static binary must not use the C library's lookup, which would load the host's name service modules.
 pub fn id_of(text: &str, name: &str) -> Option<u32> {
     let mut entries = text.lines().map(|line| line.split(':'));
     let mut entry = entries.find(|entry| entry.clone().next() == Some(name))?;
@@ -166,8 +168,8 @@ pub fn resolve_owners(plan: &mut Plan) -> Result<(), FactsError> {
     if !families().flatten().any(named) {
         return Ok(());
     }
-    let passwd = std::fs::read_to_string(PASSWD).unwrap_or_default();
-    let group = std::fs::read_to_string(GROUP).unwrap_or_default();
+    let passwd = std::fs::read_to_string(PASSWD_PATH).unwrap_or_default();
+    let group = std::fs::read_to_string(GROUP_PATH).unwrap_or_default();
     for rule in plan.ipv4.iter_mut().chain(plan.ipv6.iter_mut().flatten()) {
         for item in &mut rule.matches {
             let Match::Owner { kind, owner, .. } = item else {
@@ -175,8 +177,8 @@ pub fn resolve_owners(plan: &mut Plan) -> Result<(), FactsError> {
             };
             let Owner::Name(name) = owner else { continue };
             let (what, path, text) = match kind {
-                OwnerKind::User => ("user", PASSWD, &passwd),
-                OwnerKind::Group => ("group", GROUP, &group),
+                OwnerKind::User => ("user", PASSWD_PATH, &passwd),
+                OwnerKind::Group => ("group", GROUP_PATH, &group),
             };
             let unknown = || FactsError::UnknownOwner {
                 kind: what,

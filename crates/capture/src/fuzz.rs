@@ -1,6 +1,6 @@
 //! Entry points for fuzzing: bytes from anywhere must never make anything panic.
 //!
-//! What is accepted is carried through everything that is pure, and must hold together.
+//! Accepted input is passed through all pure functions, whose results must agree.
 
 use crate::ruleset::{ruleset, script};
 use remora_pod::spec::PodView;
@@ -68,7 +68,7 @@ pub fn values(bytes: &[u8]) {
     let _ = number(&text, 1, u32::MAX);
 }
 
-/// Any text as the files that are read on the host, and as what `iptables-save` says.
+/// Any text as the files that are read on the host, and as the output of `iptables-save`.
 pub fn host(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     let _ = crate::facts::dns_servers(&text);

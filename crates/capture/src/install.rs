@@ -1,4 +1,4 @@
-//! One run of the command, whichever back end: find out, compare, change if needed.
+//! One run of the command with either back end: read the facts, compare, change if needed.
 
 use crate::apply::{self, ApplyError, Nftables};
 use crate::facts::{self, FactsError};
@@ -13,19 +13,19 @@ use remora_rules::{Plan, plan};
 /// Why a run failed.
 #[derive(Debug, thiserror::Error)]
 pub enum InstallError {
-    /// The host could not be looked at.
+    /// The facts about the host could not be read.
     #[error("look at the host")]
     Facts(#[from] FactsError),
-    /// nftables, routes or addresses.
+    /// nftables, routes or addresses could not be changed.
     #[error("set traffic capture up")]
     Apply(#[from] ApplyError),
-    /// The iptables programs.
+    /// The iptables programs failed.
     #[error("set traffic capture up with iptables")]
     Iptables(#[from] IptablesError),
 }
 
 impl InstallError {
-    /// What a person can do about it.
+    /// What the user can do about it.
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             Self::Facts(error) => error.hint(),
@@ -35,31 +35,31 @@ impl InstallError {
     }
 }
 
-/// What a run did.
+/// The result of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// Everything was as it should be.
+    /// The rules were installed already.
     Unchanged,
-    /// The rules were put in, or replaced others of ours.
+    /// The rules were installed, or replaced earlier rules of remora.
     Applied,
-    /// Everything of ours was removed.
+    /// Everything that remora had installed was removed.
     Removed,
 }
 
-/// What the settings mean on this host.
+/// The plan for the settings on this host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Prepared {
-    /// What to do.
+    /// What the settings ask to capture.
     pub intent: Intent,
-    /// The rules that do it.
+    /// The rules that implement the intent.
     pub plan: Plan,
-    /// What is worth a word.
+    /// Warnings for the user.
     pub warnings: Vec<String>,
 }
 
-/// Looks at the host and plans for it.
+/// Reads the facts about the host and makes the plan for it.
 pub fn prepare(settings: &Settings) -> Result<Prepared, InstallError> {
-    let host = facts::gather(settings)?;
+    let host = facts::read_facts(settings)?;
     let (intent, warnings) = settings.intent(&host);
     Ok(Prepared {
         plan: plan(&intent),
@@ -68,7 +68,7 @@ pub fn prepare(settings: &Settings) -> Result<Prepared, InstallError> {
     })
 }
 
-/// Puts the plan into the calling thread's namespace.
+/// Installs the plan in the calling thread's network namespace.
 pub fn install(settings: &Settings, plan: &Plan) -> Result<Outcome, InstallError> {
     match settings.backend.unwrap_or(Backend::Nftables) {
         Backend::Nftables => install_nftables(&mut Nftables::open()?, settings, plan),
@@ -76,7 +76,7 @@ pub fn install(settings: &Settings, plan: &Plan) -> Result<Outcome, InstallError
             apply::add_routes(plan)?;
             let outcome = iptables::install(other, settings, plan)?;
             apply::remove_routes(Some(plan))?;
-            // What the other back end may have put in would capture everything twice.
+            // Rules that the other back end may have installed would capture every connection twice.
             if let Ok(mut nftables) = Nftables::open()
                 && let Ok(Some(_)) = nftables.installed()
             {
@@ -87,7 +87,7 @@ pub fn install(settings: &Settings, plan: &Plan) -> Result<Outcome, InstallError
     }
 }
 
-/// Puts the plan in by nftables, over a connection that the caller keeps.
+/// Installs the plan with nftables, over a connection that the caller keeps open.
 pub fn install_nftables(
     nftables: &mut Nftables,
     settings: &Settings,
@@ -120,14 +120,14 @@ pub fn install_nftables(
         Outcome::Applied
     };
     apply::remove_routes(Some(&numbered))?;
-    // What the other back end, or Istio itself, may have put in would capture everything twice.
+    // Rules that the other back end or Istio may have installed would capture every connection twice.
     if nftables.has_iptables_chains()? || iptables::has_legacy_tables() {
         iptables::remove(settings)?;
     }
     Ok(outcome)
 }
 
-/// Flips the switch of the calling thread's namespace, whichever back end put it there.
+/// Flips the switch in the calling thread's namespace, for either back end.
 pub fn switch(state: State) -> Result<(), InstallError> {
     match Nftables::open()?.switch(state) {
         Err(ApplyError::NotInstalled) if iptables::switch(state)? => Ok(()),
@@ -135,13 +135,13 @@ pub fn switch(state: State) -> Result<(), InstallError> {
     }
 }
 
-/// Removes everything of ours from the calling thread's namespace, whichever back end put it there.
+/// Removes everything that remora installed in the calling thread's namespace, with either back end.
 pub fn remove(settings: &Settings) -> Result<Outcome, InstallError> {
     let mut nftables = Nftables::open()?;
     match nftables.installed() {
         Ok(Some(_)) => nftables.remove()?,
         Err(error) if error.is_permission() => return Err(error.into()),
-        // A kernel without nf_tables has no rules of ours in it.
+        // A kernel without nf_tables has no nftables rules to remove.
         Ok(None) | Err(_) => {}
     }
     iptables::remove(settings)?;

@@ -1,9 +1,9 @@
-//! The other back end: the `iptables-restore` programs, for kernels or policies that want them.
+//! The iptables back end: the `iptables-restore` programs, for kernels or policies that require them.
 //!
-//! The text goes to the programs' standard input, never through a shell. Our rules in built-in chains carry a
-//! comment with a fingerprint, so that they can be told from everybody else's; our own chains are known by
-//! their names. Each table is replaced in one step, but the tables of both families one after the other:
-//! that is the best these programs offer, and a reason to prefer nftables.
+//! The text goes to the programs' standard input, never through a shell. Remora's rules in built-in chains carry a
+//! comment with a fingerprint, which distinguishes them from the rules of other programs; its own chains are
+//! recognised by their names. Each table is replaced in one step, but the tables of both families one after the
+//! other: the programs offer no larger transaction, and this is a reason to prefer nftables.
 
 mod gate;
 mod listed;
@@ -11,7 +11,7 @@ mod program;
 mod text;
 
 use crate::install::Outcome;
-pub use listed::Foreign;
+pub use listed::ForeignRule;
 use program::Programs;
 pub use program::Variant;
 use remora_rules::Plan;
@@ -21,16 +21,16 @@ use remora_rules::switch::State;
 use std::io;
 use std::path::Path;
 
-/// Why the programs could not do it.
+/// Why the iptables programs failed.
 #[derive(Debug, thiserror::Error)]
 pub enum IptablesError {
-    /// There is no such program.
+    /// The program is not installed.
     #[error("find the program {name}")]
     Missing {
         /// The program.
         name: String,
     },
-    /// It could not be started.
+    /// The program could not be started.
     #[error("run {name}")]
     Run {
         /// The program.
@@ -39,20 +39,20 @@ pub enum IptablesError {
         #[source]
         source: io::Error,
     },
-    /// It failed.
+    /// The program failed.
     #[error("{name} failed with {meaning}: {stderr}")]
     Failed {
         /// The program.
         name: String,
         /// What its exit code means.
         meaning: &'static str,
-        /// What it said.
+        /// Its standard error.
         stderr: String,
     },
 }
 
 impl IptablesError {
-    /// What a person can do about it.
+    /// What the user can do about it.
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             Self::Missing { .. } => {
@@ -68,13 +68,13 @@ impl IptablesError {
     }
 }
 
-/// Which programs would be used for a family.
+/// The variant of the programs that is used for a family.
 pub fn detect(backend: Backend, family: Family) -> Result<Variant, IptablesError> {
     Programs::choose(backend, family, None).map(|programs| programs.variant())
 }
 
-// istio: on the host, the node's lock is everybody's, and pods would wait for each other and for kube-proxy. The
-// lock protects the tables of one namespace, so the namespace's own file will do (iptables >= 1.8.6).
+// istio: on the host, all pods and kube-proxy share the node's lock file and would wait for each other. The lock
+// protects the tables of one namespace, so a file per namespace is enough (iptables >= 1.8.6).
 fn lock(settings: &Settings) -> Option<&Path> {
     settings
         .network_namespace
@@ -82,7 +82,7 @@ fn lock(settings: &Settings) -> Option<&Path> {
         .filter(|_| settings.cni_mode)
 }
 
-/// Makes the rules of both families what the plan says.
+/// Installs the plan's rules for both address families.
 pub fn install(backend: Backend, settings: &Settings, plan: &Plan) -> Result<Outcome, IptablesError> {
     let mut outcome = Outcome::Unchanged;
     for family in [Family::V4, Family::V6] {
@@ -92,7 +92,7 @@ pub fn install(backend: Backend, settings: &Settings, plan: &Plan) -> Result<Out
         };
         let programs = match (Programs::choose(backend, family, lock(settings)), rules) {
             (Ok(programs), _) => programs,
-            // Nothing wanted, and no program that could have left anything behind.
+            // No rules are needed, and there is no program that could have left rules behind.
             (Err(_), None) => continue,
             (Err(error), Some(_)) => return Err(error),
         };
@@ -108,7 +108,7 @@ pub fn install(backend: Backend, settings: &Settings, plan: &Plan) -> Result<Out
     Ok(outcome)
 }
 
-/// The rules are Istio's own as long as nobody asks for a switch; once there is one, it stays.
+/// The rules are identical to Istio's unless the settings ask for a switch. An installed switch is kept.
 fn switch_for(settings: &Settings, saved: &str) -> Option<State> {
     match settings.state {
         InitialState::Set(state) => Some(state),
@@ -121,7 +121,11 @@ pub fn switch(state: State) -> Result<bool, IptablesError> {
     let mut found = false;
     for family in [Family::V4, Family::V6] {
         for programs in Programs::present(None, family, None) {
-            if let Some(text) = programs.save().ok().and_then(|saved| gate::flip(&saved, state)) {
+            if let Some(text) = programs
+                .save()
+                .ok()
+                .and_then(|saved| gate::flip_input(&saved, state))
+            {
                 programs.restore(&text)?;
                 found = true;
             }
@@ -130,33 +134,33 @@ pub fn switch(state: State) -> Result<bool, IptablesError> {
     Ok(found)
 }
 
-/// The state of the switch, if the iptables programs put one in.
+/// The state of the switch, if the iptables back end installed one.
 pub fn state() -> Option<State> {
     let all = Programs::present(None, Family::V4, None);
     all.iter()
         .find_map(|programs| gate::state_of(&programs.save().ok()?))
 }
 
-/// Why nothing can be said about rules the iptables programs know.
+/// Why rules that the iptables programs list could not be turned back into a plan.
 #[derive(Debug, thiserror::Error)]
 pub enum ListedError {
-    /// They cannot be listed.
+    /// The rules cannot be listed.
     #[error(transparent)]
     Programs(#[from] IptablesError),
-    /// They are not all ours.
+    /// A rule in remora's chains is not one that remora writes.
     #[error("understand the rules of this network namespace")]
-    Foreign(#[from] Foreign),
+    Foreign(#[from] ForeignRule),
 }
 
-/// The plan that rules put in by the iptables programs carry out, ours or Istio's; none if there are none.
+/// The plan that corresponds to the installed iptables rules, remora's or Istio's; `None` if there are none.
 ///
-/// Without the routing part, which is not theirs.
+/// It has no routing part, which the iptables programs do not manage.
 pub fn plan() -> Result<Option<Plan>, ListedError> {
     let mut found = [Vec::new(), Vec::new()];
     for (family, rules) in [Family::V4, Family::V6].into_iter().zip(&mut found) {
         for programs in Programs::present(None, family, None) {
             let listed = listed::rules(&programs.save()?)?;
-            // `iptables` is one of the other two under another name.
+            // `iptables` is an alias of one of the other two variants.
             if rules.is_empty() {
                 *rules = listed;
             }
@@ -171,7 +175,7 @@ pub fn plan() -> Result<Option<Plan>, ListedError> {
     }))
 }
 
-/// The text that would remove everything of ours from what `iptables-save` printed.
+/// The input for `iptables-restore` that removes remora's rules, given the output of `iptables-save`.
 pub fn removal(saved: &str) -> String {
     text::replacement(saved, &[], None)
 }
@@ -183,13 +187,13 @@ pub fn has_legacy_tables() -> bool {
         .any(program::has_legacy_tables)
 }
 
-/// Removes our rules and chains, from whichever variant has them.
+/// Removes remora's rules and chains from every variant.
 pub fn remove(settings: &Settings) -> Result<(), IptablesError> {
     for family in [Family::V4, Family::V6] {
         for programs in Programs::present(settings.backend, family, lock(settings)) {
-            // A variant whose kernel side is missing has no rules of ours.
+            // A variant that this kernel does not support has no rules to remove.
             let Ok(saved) = programs.save() else { continue };
-            if text::has_remains(&saved) {
+            if text::has_own_rules(&saved) {
                 programs.restore(&text::replacement(&saved, &[], None))?;
             }
         }

@@ -1,7 +1,8 @@
-//! Traffic capture in the kernel: puts the rules of `remora_rules` into a network namespace, and looks at them.
+//! Traffic capture in the kernel: installs the rules of `remora_rules` in a network namespace and verifies them.
 //!
-//! What the rules are is decided in `remora_rules`. Here they are encoded ([`ruleset()`]), applied by nftables or by the
-//! iptables programs ([`install`]), compared with what is installed ([`verify`]) and tried with packets ([`validate`]).
+//! `remora_rules` decides the rules. This crate encodes them ([`ruleset()`]), installs them with nftables or with the
+//! iptables programs ([`install`]), compares them with the installed rules ([`verify`]) and probes them with real
+//! packets ([`validate`]).
 
 pub mod apply;
 pub mod facts;

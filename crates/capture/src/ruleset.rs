@@ -1,9 +1,9 @@
-//! A plan in the shape nftables wants: one table for both families, with the switch built in.
+//! A plan as an nftables table: one table for both address families, with the switch built in.
 //!
-//! Rules that are the same for both families appear once. Wherever a rule would take a connection over, it
-//! jumps to a *take* chain instead, which (1) leaves alone what is not the first packet of a connection, so
-//! that installing rules late resets nobody, (2) asks the switch, (3) takes the connection over. Building a
-//! [`Ruleset`] is pure; it is printed by [`crate::ruleset::script`] and written to the kernel by [`crate::apply`].
+//! Rules that are the same for both families appear once. Where a rule would capture a connection, it jumps to a
+//! *take* chain instead, which (1) skips packets that are not the first of a connection, so that installing rules
+//! late resets no open connection, (2) looks up the switch, (3) captures the connection. Building a [`Ruleset`] is
+//! pure; [`crate::ruleset::script`] prints it and [`crate::apply`] writes it to the kernel.
 
 mod build;
 mod decode;
@@ -14,7 +14,7 @@ use remora_net::nft::Hook;
 use remora_rules::rule::{Family, Match};
 
 pub use build::ruleset;
-pub use decode::{Unreadable, plan_of};
+pub use decode::{UnreadableRule, plan_of};
 pub use encode::expressions;
 
 /// The name of the table.
@@ -25,7 +25,7 @@ pub const GATE: &str = "gate";
 /// Everything in the table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ruleset {
-    /// The chains, those the kernel consults first.
+    /// The chains, base chains first.
     pub chains: Vec<NftChain>,
 }
 
@@ -34,7 +34,7 @@ pub struct Ruleset {
 pub struct NftChain {
     /// The name.
     pub name: String,
-    /// When the kernel consults it, if it does.
+    /// The hook of a base chain; `None` for a chain that rules jump to.
     pub hook: Option<Hook>,
     /// The rules in order.
     pub rules: Vec<NftRule>,
@@ -44,14 +44,14 @@ pub struct NftChain {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NftRule {
     /// All of these must hold.
-    pub tests: Vec<Test>,
+    pub tests: Vec<NftMatch>,
     /// What then happens.
-    pub action: Do,
+    pub action: NftAction,
 }
 
 /// A condition.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Test {
+pub enum NftMatch {
     /// The packet is of this family, or of the other.
     Family {
         /// The family.
@@ -61,22 +61,22 @@ pub enum Test {
     },
     /// A condition of the plan.
     Plan(Match),
-    /// It is a TCP packet that does not ask for a new connection.
+    /// A TCP packet that is not a SYN.
     NotFirst,
 }
 
 /// An action.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Do {
+pub enum NftAction {
     /// Leave the packet alone.
     Accept,
-    /// Throw it away.
+    /// Drop the packet.
     Drop,
     /// Go on after the jump.
     Return,
     /// Go through another chain.
     Jump(String),
-    /// Do what the switch says for this protocol.
+    /// Look up the verdict for this protocol in the map that is the switch.
     AskSwitch,
     /// Send the connection to a port of this host.
     Redirect(u16),
@@ -98,16 +98,16 @@ pub enum Do {
 }
 
 impl Ruleset {
-    /// A number that changes when the rules do.
+    /// A hash of the rules.
     pub fn fingerprint(&self) -> u64 {
-        // FNV-1a over the printed form, which names every detail.
+        // FNV-1a over the printed form, which contains every detail of the rules.
         let text = crate::ruleset::script::table(self, remora_rules::switch::State::Closed, None);
         text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
         })
     }
 
-    /// The comment of the table: who made it, and which rules are in it.
+    /// The comment of the table: the program's name and the fingerprint of the rules.
     pub fn comment(&self) -> String {
         format!("remora capture {:016x}", self.fingerprint())
     }

@@ -1,10 +1,10 @@
-//! Checking that capture works, by looking and by knocking.
+//! Checks that capture works, by comparing rules and by probing.
 //!
-//! Looking: the rules are read back and compared. Knocking: real connections on every path (inbound and
-//! outbound, both families, name queries) must arrive at the proxy's ports, where the check itself listens.
-//! What cannot be checked with the privileges at hand is reported as such, and never counts as passed.
+//! First the rules are read back and compared. Then real connections on every path (inbound and outbound, both
+//! families, DNS queries) must arrive at the proxy's ports, where the check itself listens. A check that lacks a
+//! privilege is reported as not checked, and never counts as passed.
 
-mod knock;
+mod probe;
 
 use crate::apply::Nftables;
 use crate::facts;
@@ -15,14 +15,14 @@ use remora_rules::intent::Intent;
 use remora_rules::options::Settings;
 use std::fmt;
 
-/// How a check ended.
+/// The result of a check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
-    /// As it should be.
+    /// The check found what it expected.
     Passed,
-    /// Not as it should be.
+    /// The check failed, with the reason.
     Failed(String),
-    /// Not checked, and why.
+    /// The check was not made, with the reason.
     NotChecked(String),
 }
 
@@ -55,12 +55,12 @@ pub fn passed(checks: &[Check]) -> bool {
 
 /// Checks the calling thread's namespace.
 pub fn validate(settings: &Settings, intent: &Intent, plan: &Plan) -> Vec<Check> {
-    let mut checks = look(plan);
-    checks.extend(knock::all(settings, intent, plan));
+    let mut checks = check_rules(plan);
+    checks.extend(probe::run(settings, intent, plan));
     checks
 }
 
-fn look(plan: &Plan) -> Vec<Check> {
+fn check_rules(plan: &Plan) -> Vec<Check> {
     let what = || "the rules in the kernel".to_owned();
     let not_checked = |why: String| {
         vec![Check {
@@ -86,7 +86,7 @@ fn look(plan: &Plan) -> Vec<Check> {
             what: what(),
             verdict: Verdict::Passed,
         }],
-        // The iptables programs, or Istio itself, may have put them in: knocking will tell.
+        // The iptables programs or Istio may have installed the rules: only the probes can show it.
         Ok(differences) if differences == [Difference::NoTable] => {
             not_checked("there are none of ours in nftables".into())
         }

@@ -1,4 +1,4 @@
-//! Comparing what is in the kernel with what should be there.
+//! Compares the rules in the kernel with the desired rules.
 
 use crate::apply::{ApplyError, Nftables};
 use crate::ruleset::script;
@@ -6,23 +6,23 @@ use crate::ruleset::{Ruleset, expressions};
 use remora_net::nft::{Expression, ListedRule};
 use std::fmt;
 
-/// Something that is not as it should be.
+/// A difference between the installed and the desired rules.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Difference {
-    /// Our table is not there at all.
+    /// Remora's table is not installed.
     NoTable,
-    /// A rule is missing, or not where it should be.
+    /// A rule is missing, or not in its position.
     Missing {
         /// The chain.
         chain: String,
         /// The rule.
         rule: String,
     },
-    /// A rule is there that should not be.
+    /// A rule is installed that should not be.
     Unexpected {
         /// The chain.
         chain: String,
-        /// Its place in the chain, counted from 1.
+        /// Its position in the chain, counted from 1.
         place: usize,
     },
 }
@@ -39,7 +39,7 @@ impl fmt::Display for Difference {
     }
 }
 
-/// Reads the rules back and says what differs; nothing means that all is well.
+/// Reads the rules back and returns the differences; empty if the rules are as desired.
 pub fn verify(nftables: &mut Nftables, ruleset: &Ruleset) -> Result<Vec<Difference>, ApplyError> {
     if nftables.installed()?.is_none() {
         return Ok(vec![Difference::NoTable]);
@@ -47,7 +47,7 @@ pub fn verify(nftables: &mut Nftables, ruleset: &Ruleset) -> Result<Vec<Differen
     Ok(compare(&nftables.rules()?, ruleset))
 }
 
-/// Compares listed rules with wanted ones.
+/// Compares listed rules with the desired rules.
 pub fn compare(listed: &[ListedRule], ruleset: &Ruleset) -> Vec<Difference> {
     let mut differences = Vec::new();
     for chain in &ruleset.chains {

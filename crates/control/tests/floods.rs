@@ -279,5 +279,5 @@ async fn health_is_answered_while_a_source_holds_silent_connections() {
 
 /// Both ends of every connection are in this process.
 fn raise() {
-    let _ = remora_net::privilege::raise_descriptors();
+    let _ = remora_net::privilege::raise_descriptor_limit();
 }

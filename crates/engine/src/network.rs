@@ -11,7 +11,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use remora_net::address::{self, Assigned};
+use remora_net::address::{self, InterfaceAddress};
 use remora_net::netlink::KernelError;
 use remora_net::nft::{Connection, TransactionError};
 use remora_net::{Namespace, link, route};
@@ -208,7 +208,7 @@ fn assign(
     own: Ipv4Addr,
     prefix: u8,
 ) -> Result<(), NetworkError> {
-    let assigned = Assigned {
+    let assigned = InterfaceAddress {
         interface,
         address: own.into(),
         prefix,

@@ -1,7 +1,7 @@
 //! The annotations a pod may carry, and what their values may be.
 //!
-//! Every value is judged before anything is built. A value that passes still only ever becomes a string of its
-//! own in the pod: there is no text template it could break out of.
+//! Every value is validated before anything is built. A valid value only ever becomes a separate string in the pod:
+//! there is no text template it could break out of.
 
 mod rule;
 
@@ -13,7 +13,7 @@ use rule::Rule;
 use serde_json::{Map, Value};
 
 /// Values longer than this are refused: the API server allows 256 KiB for all annotations together.
-const LONGEST_VALUE: usize = 256 * 1024;
+const MAX_VALUE_BYTES: usize = 256 * 1024;
 
 /// Annotations with a rule.
 const RULES: &[(&str, Rule)] = &[
@@ -56,8 +56,8 @@ const RULES: &[(&str, Rule)] = &[
     (name::CAPTURE, Rule::OneOf(&["init", "sidecar"])),
 ];
 
-/// Annotations without a rule that are known all the same: read by others, or judged elsewhere.
-const KNOWN: &[&str] = &[
+/// Known annotations without a rule: read by other components, or validated elsewhere.
+const KNOWN_WITHOUT_RULE: &[&str] = &[
     name::INJECT,
     name::STATUS,
     name::PROXY_CONFIG,
@@ -96,14 +96,14 @@ const KNOWN: &[&str] = &[
     "istio.io/dry-run",
 ];
 
-/// Judges every annotation of a pod; all problems at once.
+/// Validates every annotation of a pod and returns all problems.
 pub(crate) fn check(pod: &Value) -> Vec<InjectError> {
     let Some(annotations) = view::at(pod, &["metadata", "annotations"]).and_then(Value::as_object) else {
         return Vec::new();
     };
     let mut errors = Vec::new();
     for (key, value) in annotations {
-        if let Err(problem) = judge(key, value) {
+        if let Err(problem) = validate_value(key, value) {
             let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
             errors.push(InjectError::Annotation {
                 name: key.clone(),
@@ -115,7 +115,7 @@ pub(crate) fn check(pod: &Value) -> Vec<InjectError> {
     errors
 }
 
-fn judge(key: &str, value: &Value) -> Result<(), String> {
+fn validate_value(key: &str, value: &Value) -> Result<(), String> {
     let ours = is_istio(key) || key.starts_with("remora.dev/") || key.starts_with("prometheus.io");
     let Some(text) = value.as_str() else {
         return if ours {
@@ -124,8 +124,8 @@ fn judge(key: &str, value: &Value) -> Result<(), String> {
             Ok(())
         };
     };
-    if ours && text.len() > LONGEST_VALUE {
-        return Err(format!("longer than {LONGEST_VALUE} bytes"));
+    if ours && text.len() > MAX_VALUE_BYTES {
+        return Err(format!("longer than {MAX_VALUE_BYTES} bytes"));
     }
     if key.starts_with(name::NETWORK_PREFIX) {
         return Rule::OneOf(&["direct", "mesh", "none"]).judge(text);
@@ -145,7 +145,7 @@ fn is_istio(key: &str) -> bool {
         .is_some_and(|(domain, _)| domain == "istio.io" || domain.ends_with(".istio.io"))
 }
 
-/// Annotations that look like the mesh's own but mean nothing: usually a typing error.
+/// Unknown annotations in the mesh's domains: usually a typing error.
 pub(crate) fn unknown(pod: &Value, warnings: &mut Vec<Warning>) {
     let empty = Map::new();
     let annotations = view::at(pod, &["metadata", "annotations"])
@@ -173,7 +173,10 @@ fn is_unknown(key: &str) -> bool {
 }
 
 fn known_names() -> impl Iterator<Item = &'static str> {
-    RULES.iter().map(|(key, _)| *key).chain(KNOWN.iter().copied())
+    RULES
+        .iter()
+        .map(|(key, _)| *key)
+        .chain(KNOWN_WITHOUT_RULE.iter().copied())
 }
 
 /// The known annotation a key was probably meant to be.

@@ -16,14 +16,14 @@ const SYSTEM_NAMESPACES: [&str; 4] = [
     "local-path-storage",
 ];
 
-/// Why a pod is left alone.
+/// Why a pod is not injected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Skip {
-    /// It uses the node's network; there is nothing to capture.
+    /// It uses the node's network (`hostNetwork`), which must not be captured.
     HostNetwork,
     /// It is in a namespace of the cluster's own.
     SystemNamespace,
-    /// It, a selector or the policy says so.
+    /// The pod, a selector or the policy disables injection.
     Disabled,
     /// The injector is not switched on.
     NotAsked,
@@ -43,7 +43,8 @@ impl fmt::Display for Skip {
 /// Decides about one pod; first hit wins.
 ///
 /// Host network: no; system namespace: no; label, else annotation, `true`/`false`: that; a never-selector
-/// matches: no; an always-selector matches: yes; else the policy. A policy that is neither `enabled` nor `disabled` refuses everything.
+/// matches: no; an always-selector matches: yes; else the policy. A policy that is neither `enabled` nor `disabled`
+/// injects no pod.
 pub(crate) fn decide(
     pod: &Value,
     namespace: &str,

@@ -3,33 +3,33 @@
 use crate::prometheus::PrometheusError;
 use crate::template::TemplateError;
 
-/// Why a pod cannot be injected. Everything wrong with a pod is reported at once.
+/// Why a pod cannot be injected. All problems of a pod are reported together.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InjectError {
-    /// An annotation's value.
+    /// An annotation has an invalid value.
     #[error("annotation {name}: {value}: {problem}")]
     Annotation {
         /// Name of the annotation.
         name: String,
         /// Its value, shortened and with control characters made visible.
         value: String,
-        /// What is wrong and what would be right.
+        /// The problem, and the accepted values.
         problem: String,
     },
-    /// A template nobody has.
+    /// The pod names an unknown template.
     #[error("requested template {name:?} not found; have {}", have.join(", "))]
     UnknownTemplate {
-        /// What the pod asked for.
+        /// The template that the pod names.
         name: String,
-        /// What there is.
+        /// The templates that exist.
         have: Vec<String>,
     },
-    /// A template that fails.
+    /// A template failed.
     #[error("template {name:?}")]
     Template {
-        /// Which one.
+        /// The name of the template.
         name: String,
-        /// Why.
+        /// The reason.
         #[source]
         source: TemplateError,
     },
@@ -46,10 +46,10 @@ pub enum InjectError {
 
 /// A value as messages show it: short, in quotes, without control characters.
 pub(crate) fn shown(value: &str) -> String {
-    const LONGEST: usize = 80;
-    if value.chars().count() <= LONGEST {
+    const MAX_SHOWN_CHARS: usize = 80;
+    if value.chars().count() <= MAX_SHOWN_CHARS {
         return format!("{value:?}");
     }
-    let head: String = value.chars().take(LONGEST).collect();
+    let head: String = value.chars().take(MAX_SHOWN_CHARS).collect();
     format!("{head:?}… ({} bytes)", value.len())
 }

@@ -2,7 +2,7 @@
 //!
 //! Pure: documents and settings in, documents, warnings and errors out. [`inject_object`] takes a whole document
 //! of any kind, [`inject_pod`] one pod. Both are idempotent: injecting an injected pod gives the same pod, also
-//! after somebody else added or moved containers in between.
+//! after another webhook added or moved containers in between.
 //!
 //! Compatible with Istio's injector (names, annotations, templates, output) and with the OpenTelemetry
 //! operator's ([`otel`]); where those leave a pod that cannot start, the default order repairs it, and

@@ -102,7 +102,7 @@ impl<'a> Mesh<'a> {
         })
     }
 
-    /// Merges the templates into the pod and does everything that looks at the whole.
+    /// Merges the templates into the pod and applies all steps that depend on the whole pod.
     pub(crate) fn apply(
         &self,
         plan: Plan,
@@ -134,7 +134,7 @@ impl<'a> Mesh<'a> {
             None => Overrides::found(pod, &template),
         };
         if own.is_empty() {
-            // One that came with the manifest says nothing about this pod, and a later pass would believe it.
+            // A status annotation of the manifest does not describe this pod, and a later pass would rely on it.
             view::map_mut(pod, &["metadata", "annotations"]).remove(annotation::OVERRIDES);
             *pod = merge::merge(pod.take(), template);
         } else {
@@ -161,7 +161,7 @@ impl<'a> Mesh<'a> {
                     });
                 }
             };
-            let part = beside_proxy(&patch, part);
+            let part = merge_into_proxy(&patch, part);
             patch = if patch.is_null() {
                 part
             } else {
@@ -192,7 +192,7 @@ impl<'a> Mesh<'a> {
         names
     }
 
-    /// Variables that stand at the end of the proxy's environment.
+    /// Variables at the end of the proxy's environment.
     ///
     /// istio: cluster and network given by values, URL or label are moved there.
     fn environment_tail(&self) -> BTreeMap<String, String> {
@@ -282,7 +282,7 @@ impl<'a> Mesh<'a> {
     }
 }
 
-/// A value of ours that is one of two words, or not given.
+/// A remora annotation with two possible values, or not set.
 fn choice(settings: &Settings, name: &str, words: [&str; 2]) -> Result<(), InjectError> {
     let given = settings.values.text(&["remora", name]);
     if given.is_empty() || words.contains(&given.as_str()) {
@@ -315,8 +315,8 @@ fn effective_config<'a>(pod: &Value, settings: &'a Settings) -> Result<Cow<'a, P
 /// Whether the application waits for a classic proxy.
 ///
 /// istio: ProxyConfig or values; native sidecars ignore it.
-/// differs from istio: in the planned order the application waits unless somebody said no, because starting
-/// before the proxy is the very defect the order is planned against.
+/// differs from istio: in the planned order the application waits unless a setting says no, because the planned
+/// order exists to prevent applications from starting before the proxy.
 fn wants_hold(config: &ProxyConfig, settings: &Settings, native: bool, warnings: &mut Vec<Warning>) -> bool {
     let value = settings.values.proxy("holdApplicationUntilProxyStarts");
     let asked = config.hold() == Some(true) || crate::values::truthy(value);
@@ -356,10 +356,10 @@ fn move_proxy(pod: &mut Value, template: &Value) {
     }
 }
 
-/// A template that speaks about `istio-proxy` means the one there is, in whichever list it stands.
+/// A template's `istio-proxy` is merged with the existing one, in whichever list that is.
 ///
 /// differs from istio: it would make a second container of the same name, which no API server takes.
-fn beside_proxy(so_far: &Value, mut part: Value) -> Value {
+fn merge_into_proxy(so_far: &Value, mut part: Value) -> Value {
     if view::find(view::init_containers(so_far), names::PROXY).is_none() {
         return part;
     }
@@ -374,7 +374,7 @@ fn beside_proxy(so_far: &Value, mut part: Value) -> Value {
     part
 }
 
-/// The capture rules exempt the proxy's user; a user of the pod's own choice must be told to them.
+/// The capture rules exempt the proxy's user; if the pod changes that user, the rules' arguments must name it.
 fn couple_user_ids(pod: &mut Value, own: &Overrides, tproxy: bool) {
     let context = own.get(names::PROXY).and_then(|c| c.get("securityContext"));
     let id = |key: &str| context.and_then(|c| c.get(key)).and_then(Value::as_i64);

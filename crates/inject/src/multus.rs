@@ -5,7 +5,7 @@ use serde_json::Value;
 /// The list with one more network; unchanged where the network is already in it.
 ///
 /// istio: a flat list gets `, name`; a JSON list gets an object before its last bracket, so that the user's own
-/// spelling stays. A list nobody can read is left alone.
+/// notation stays. A list that cannot be parsed is not changed.
 pub(crate) fn with_network(list: &str, network: &str) -> String {
     let trimmed = list.trim();
     if trimmed.is_empty() {

@@ -13,7 +13,7 @@ pub const CORE_DUMP: &str = "enable-core-dump";
 
 /// User and group the proxy runs as; its traffic is never captured.
 pub const PROXY_ID: i64 = 1337;
-/// Port of the proxy's readiness endpoint; probes always go here, whatever the status port is.
+/// Port of the proxy's readiness endpoint; probes always use it, also with another status port.
 pub const HEALTH_PORT: u16 = 15021;
 
 /// Annotation names.
@@ -108,7 +108,7 @@ pub mod annotation {
     pub const START_AFTER_PREFIX: &str = "remora.dev/start-after.";
     /// What makes containers wait for a native proxy: `probe` or `hook`.
     pub const GATE: &str = "remora.dev/gate";
-    /// Who captures the traffic of a pod with a native proxy: `init` (istio-init) or `sidecar` (the proxy itself).
+    /// The container that captures the traffic if the proxy is native: `init` (istio-init) or `sidecar` (the proxy).
     pub const CAPTURE: &str = "remora.dev/capture";
 }
 

@@ -1,4 +1,4 @@
-//! Whole documents: every pod in an object, whatever its kind.
+//! Whole documents: every pod in an object of any kind.
 
 use crate::decision::Skip;
 use crate::error::InjectError;
@@ -12,7 +12,7 @@ use remora_pod::workload::{self as shapes, Shape};
 use remora_pod::{Path, Segment, object};
 use serde_json::{Map, Value};
 
-/// What came of one workload of a document.
+/// The result for one workload of a document.
 #[derive(Debug, Clone)]
 pub struct PodReport {
     /// `Deployment "ns/name"`.
@@ -21,29 +21,29 @@ pub struct PodReport {
     pub path: Path,
     /// Whether the pod was changed.
     pub changed: bool,
-    /// Why the sidecar was left out, if it was.
+    /// Why the sidecar was not injected, if so.
     pub skipped: Option<Skip>,
-    /// What a person should know.
+    /// Warnings for the user.
     pub warnings: Vec<Warning>,
 }
 
-/// An error and the place it is about.
+/// An error and its position.
 #[derive(Debug, Clone)]
 pub struct ObjectError {
     /// `Deployment "ns/name"`.
     pub workload: String,
-    /// Where in the document.
+    /// The path in the document.
     pub path: Path,
     /// What is wrong.
     pub error: InjectError,
 }
 
-/// What came of one document.
+/// The result for one document.
 #[derive(Debug, Clone, Default)]
 pub struct ObjectReport {
     /// Its workloads, in order.
     pub pods: Vec<PodReport>,
-    /// Everything that is wrong with it.
+    /// All errors.
     pub errors: Vec<ObjectError>,
 }
 
@@ -142,7 +142,7 @@ struct Paths {
 
 impl Paths {
     /// istio: of a CronJob it reads and writes the metadata of the Job, so labels and annotations miss the pod;
-    /// kept only where Istio's own output is asked for.
+    /// kept only where the settings choose Istio's own output.
     fn of(found: &shapes::Workload, settings: &Settings) -> Self {
         let metadata = if found.through_job() && settings.order == Order::Istio {
             found
@@ -187,7 +187,7 @@ fn set(document: &mut Value, path: &Path, value: Value) {
     }
 }
 
-/// What is known besides the document: Namespaces, Instrumentations and so on of the same input.
+/// What is known in addition to the document: Namespaces, Instrumentations and so on of the same input.
 #[derive(Debug, Clone, Default)]
 pub struct Inventory {
     /// For instrumentation.
@@ -197,7 +197,7 @@ pub struct Inventory {
 }
 
 impl Inventory {
-    /// Takes notice of a document.
+    /// Adds a document.
     pub fn add(&mut self, document: &Value) {
         if let Some(items) = shapes::items(document) {
             for item in items {
@@ -217,13 +217,14 @@ impl Inventory {
         self.otel.set_default_namespace(namespace);
     }
 
-    /// Call when every document was added: objects without a namespace belong to the only one there is.
+    /// Must be called after all documents were added: objects without a namespace belong to the only Namespace of the
+    /// input.
     pub fn finish(&mut self) {
         let namespace = self.fallback_namespace().to_owned();
         self.otel.set_default_namespace(&namespace);
     }
 
-    /// What objects without a namespace belong to: what the caller said, the only Namespace of the input, `default`.
+    /// The namespace of objects without one: the caller's choice, else the only Namespace of the input, else `default`.
     pub fn fallback_namespace(&self) -> &str {
         match (&self.default_namespace, self.namespaces.as_slice()) {
             (Some(namespace), _) => namespace,

@@ -8,8 +8,8 @@
 //! - running it on its own output, or on the operator's, changes nothing that is there already;
 //! - every problem is a [`Warning`], never an error: what failed is left as it was, per language, or for the
 //!   whole pod where the operator would give up on the whole pod;
-//! - containers that somebody injected (mesh proxies, collectors, agents) are never instrumented;
-//! - foreign text only lands in JSON strings meant for it, never in a script.
+//! - containers that an injector added (mesh proxies, collectors, agents) are never instrumented;
+//! - untrusted text is only written to JSON strings meant for it, never to a script.
 //!
 //! It does not inject collector sidecars, does not talk to a cluster, and leaves the order of init
 //! containers to the start-up planner (copies are placed as the operator does).
@@ -48,12 +48,12 @@ use instrumentation::Instrumentation;
 use pod::{Malformed, Place};
 use request::{Annotations, Request, Sources};
 
-/// Who the pod belongs to.
+/// The pod's namespace, name and workload.
 #[derive(Debug, Clone)]
 pub struct Subject<'a> {
     /// The namespace the pod will be created in.
     pub namespace: &'a str,
-    /// Its name; none for pods that a workload makes.
+    /// The pod's name; `None` for pods of a workload.
     pub pod_name: Option<&'a str>,
     /// The enclosing workload. Owner references in the metadata are read in addition.
     pub owner: Option<Owner>,
@@ -77,7 +77,7 @@ pub struct Target {
     pub language: Language,
 }
 
-/// What came of it.
+/// The result of an instrumentation.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Outcome {
     /// Whether the pod spec was changed.
@@ -139,7 +139,7 @@ pub fn instrument(
         ));
         return outcome;
     };
-    outcome.warnings.extend(select::misplaced(given));
+    outcome.warnings.extend(select::misplaced_agents(given));
     let sources = Sources {
         annotations,
         namespace: subject.namespace,
@@ -333,7 +333,7 @@ fn inject_sdk(
             container: &place.name,
             image: &image,
         };
-        match dress_sdk(&mut container, scene, &[], app, &certificates) {
+        match add_sdk_environment(&mut container, scene, &[], app, &certificates) {
             Ok(remark) => {
                 pod::put_container(spec, place, container);
                 warnings.extend(remark);
@@ -349,7 +349,7 @@ fn inject_sdk(
 }
 
 /// Gives a container the SDK's environment, with `own` variables of a language in front.
-pub(crate) fn dress_sdk(
+pub(crate) fn add_sdk_environment(
     container: &mut Map<String, Value>,
     scene: &Scene<'_>,
     own: &[Value],

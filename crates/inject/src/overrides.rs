@@ -98,10 +98,10 @@ impl Overrides {
         Value::Object(document).to_string()
     }
 
-    /// Lays the user's definitions over the merged pod: what the user said wins over the template.
+    /// Merges the user's definitions into the pod: they override the template.
     ///
-    /// Only fields the template speaks about, or that are missing, are laid over: the others are the user's
-    /// already, or were changed by somebody after the first pass, and a second pass must not undo that.
+    /// Only fields that the template sets, or that are missing, are merged: the others are the user's
+    /// already, or another webhook changed them after the first pass, and a second pass must not undo that.
     pub(crate) fn apply(&self, pod: &mut Value, template: &Value) {
         for definition in self.init_containers.iter().chain(&self.containers) {
             let name = view::name(definition);
@@ -184,9 +184,9 @@ fn restore_app_order(pod: &Value, view: &mut Value) {
     view::list_mut(view, &["spec", "containers"]).sort_by_key(position);
 }
 
-/// Takes the fields back that an earlier injection wrote, so that a setting switched off since then is gone.
+/// Removes the fields that an earlier injection wrote, so that a setting that is off now has no effect.
 pub(crate) fn drop_owned_fields(pod: &mut Value, status: &Status) {
-    const OWNED: [&str; 8] = [
+    const OWNED_FIELDS: [&str; 8] = [
         "args",
         "lifecycle",
         "livenessProbe",
@@ -201,7 +201,7 @@ pub(crate) fn drop_owned_fields(pod: &mut Value, status: &Status) {
             continue;
         }
         if let Some(fields) = view::container_mut(pod, name).and_then(Value::as_object_mut) {
-            fields.retain(|key, _| !OWNED.contains(&key.as_str()));
+            fields.retain(|key, _| !OWNED_FIELDS.contains(&key.as_str()));
         }
     }
 }

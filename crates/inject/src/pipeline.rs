@@ -1,8 +1,8 @@
 //! One pod, from what the user wrote to what runs.
 //!
-//! 1. decide; 2. judge annotations; 3. instrument (OpenTelemetry), while every container is still the user's;
-//! 4. render templates and merge them; 5. lay the user's own definitions over; 6. metrics; 7. order;
-//! 8. probes, over the final lists; 9. what was done, as an annotation.
+//! 1. decide; 2. validate annotations; 3. instrument (OpenTelemetry), while all containers are the user's;
+//! 4. render templates and merge them; 5. merge the user's own definitions; 6. metrics; 7. order;
+//! 8. probes, over the final lists; 9. the status annotation.
 //!
 //! The steps work on a pod that was injected before as well: templates see the pod without what they added
 //! earlier, and every step gives the same result on its own output.
@@ -19,16 +19,16 @@ use crate::workload::Workload;
 use remora_pod::{validate, view};
 use serde_json::{Value, json};
 
-/// What came of one pod.
+/// The result for one pod.
 #[derive(Debug, Clone)]
 pub struct Injected {
     /// The pod: `metadata` and `spec`, changed where something was injected.
     pub pod: Value,
-    /// Why the sidecar was left out, if it was.
+    /// Why the sidecar was not injected, if so.
     pub skipped: Option<Skip>,
     /// Whether the pod differs from what was given.
     pub changed: bool,
-    /// What a person should know.
+    /// Warnings for the user.
     pub warnings: Vec<Warning>,
 }
 
@@ -37,12 +37,12 @@ pub struct Injected {
 pub struct Subject<'a> {
     /// `metadata` and `spec`.
     pub pod: &'a Value,
-    /// Who it belongs to.
+    /// The workload it belongs to.
     pub workload: &'a Workload,
     /// Namespace it will run in.
     pub namespace: &'a str,
-    /// Whether its sidecar is native, where that was decided for this pod; else the settings say it. The pod's own
-    /// word counts more than both.
+    /// Whether its sidecar is native, if the caller decided that for this pod; else the settings decide. The pod's
+    /// annotation overrides both.
     pub native: Option<bool>,
 }
 

@@ -1,5 +1,5 @@
-//! Probes and HTTP hooks go through the agent, so that they work under strict mTLS and tell the application's
-//! state rather than the proxy's.
+//! Sends probes and HTTP hooks through the agent, so that they work under strict mTLS and report the state of the
+//! application rather than the proxy's.
 //!
 //! The agent learns the original action from `ISTIO_KUBE_APP_PROBERS`, a JSON map from path to action.
 
@@ -27,9 +27,9 @@ pub(crate) struct Rewrite {
     pub(crate) agent_port: u16,
     /// Port whose probes count as rewritten already.
     pub(crate) mesh_status_port: u16,
-    /// Leave alone what cannot work: see [`Rewrite::verdict`].
+    /// Do not rewrite probes that cannot work: see [`Rewrite::verdict`].
     pub(crate) repairs: bool,
-    /// The proxy is an init container of its own.
+    /// The proxy is a native sidecar.
     pub(crate) native: bool,
 }
 
@@ -152,7 +152,7 @@ impl Rewrite {
             return Verdict::Rewrite;
         }
         if !view::is_native_sidecar(container) {
-            // An invalid pod; the API server says so better than a rewritten probe would.
+            // An invalid pod: the API server's error is clearer if the probe is not rewritten.
             return Verdict::Keep;
         }
         if field == "startupProbe" && !self.native {

@@ -14,7 +14,7 @@ pub enum PrometheusError {
     /// Not a port.
     #[error("annotation {annotation}: {value:?} is not a port from 1 to 65535")]
     NotAPort {
-        /// Which annotation.
+        /// The name of the annotation.
         annotation: String,
         /// Its value.
         value: String,
@@ -22,14 +22,14 @@ pub enum PrometheusError {
     /// A port of the mesh.
     #[error("annotation {annotation}: port {port} is reserved for Istio; scrape the application's own port")]
     Reserved {
-        /// Which annotation.
+        /// The name of the annotation.
         annotation: String,
         /// The port.
         port: u16,
     },
 }
 
-/// What the application says about its metrics.
+/// The application's metrics endpoint, from its annotations.
 #[derive(Debug, Default)]
 struct Scrape {
     wanted: String,
@@ -38,10 +38,12 @@ struct Scrape {
     targets: Vec<Value>,
 }
 
-/// Redirects a pod's scrape annotations to the agent and tells the agent where the application's metrics are.
+/// Redirects a pod's scrape annotations to the agent and configures the agent with the application's endpoint.
 pub(crate) fn merge(pod: &mut Value, settings: &Settings) -> Result<(), PrometheusError> {
     let status_port = settings.mesh.proxy.status_port();
-    if !is_enabled(pod, settings) || spelled(pod, "port").is_some_and(|(_, v)| v == status_port.to_string()) {
+    if !is_enabled(pod, settings)
+        || scrape_annotation(pod, "port").is_some_and(|(_, v)| v == status_port.to_string())
+    {
         return Ok(());
     }
     let scrape = Scrape::of(pod, status_port)?;
@@ -64,7 +66,7 @@ pub(crate) fn merge(pod: &mut Value, settings: &Settings) -> Result<(), Promethe
 }
 
 fn is_enabled(pod: &Value, settings: &Settings) -> bool {
-    if spelled(pod, "scrape").is_some_and(|(_, value)| parse_bool(value) == Some(false)) {
+    if scrape_annotation(pod, "scrape").is_some_and(|(_, value)| parse_bool(value) == Some(false)) {
         return false;
     }
     view::annotation(pod, annotation::MERGE_METRICS)
@@ -73,7 +75,7 @@ fn is_enabled(pod: &Value, settings: &Settings) -> bool {
 }
 
 /// The first annotation that Prometheus would take for `prometheus.io/WHAT`.
-fn spelled<'a>(pod: &'a Value, what: &str) -> Option<(&'a str, &'a str)> {
+fn scrape_annotation<'a>(pod: &'a Value, what: &str) -> Option<(&'a str, &'a str)> {
     view::at(pod, &["metadata", "annotations"])?
         .as_object()?
         .iter()
@@ -92,14 +94,18 @@ fn is_spelling(key: &str, what: &str) -> bool {
 
 impl Scrape {
     fn of(pod: &Value, status_port: u16) -> Result<Self, PrometheusError> {
-        let own = |what: &str| spelled(pod, what).map(|(_, v)| v.to_owned()).unwrap_or_default();
+        let own = |what: &str| {
+            scrape_annotation(pod, what)
+                .map(|(_, v)| v.to_owned())
+                .unwrap_or_default()
+        };
         let mut scrape = Self {
             wanted: own("scrape"),
             path: own("path"),
             port: own("port"),
             targets: Vec::new(),
         };
-        if let Some((key, port)) = spelled(pod, "port")
+        if let Some((key, port)) = scrape_annotation(pod, "port")
             && !port.is_empty()
         {
             check_port(key, port, status_port)?;
@@ -120,7 +126,7 @@ impl Scrape {
         Ok(scrape)
     }
 
-    /// The variable's value, in Istio's field order; nothing when the application said nothing.
+    /// The variable's value, in Istio's field order; `None` if the application has no scrape annotations.
     fn render(&self) -> Option<String> {
         if self.wanted.is_empty() && self.path.is_empty() && self.port.is_empty() && self.targets.is_empty() {
             return None;
@@ -181,7 +187,7 @@ pub(crate) fn parse_bool(text: &str) -> Option<bool> {
     }
 }
 
-/// istio: metrics over mTLS have a port of their own when the proxy is told so.
+/// istio: metrics over mTLS have their own port if the proxy's configuration sets one.
 pub(crate) fn set_secure_port(pod: &mut Value) {
     let port = view::container(pod, names::PROXY)
         .and_then(|proxy| view::find(view::list(proxy, &["env"]), "ENVOY_SECURE_MERGED_METRICS_PORT"))

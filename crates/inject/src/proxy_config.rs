@@ -129,7 +129,7 @@ impl Default for ProxyConfig {
 }
 
 impl ProxyConfig {
-    /// The built-in defaults with the mesh's `defaultConfig` laid over; also names the fields nobody knows.
+    /// The built-in defaults merged with the mesh's `defaultConfig`; also returns the names of unknown fields.
     pub fn of_mesh(overlay: &Value) -> Result<(Self, Vec<String>), ProxyConfigError> {
         let mut config = Self::default();
         let mut unknown = Vec::new();
@@ -143,7 +143,7 @@ impl ProxyConfig {
         Ok((config, unknown))
     }
 
-    /// This configuration with a pod's annotation laid over.
+    /// This configuration merged with a pod's annotation.
     pub fn with_annotation(&self, text: &str) -> Result<Self, ProxyConfigError> {
         let document = yaml::parse_str(text).map_err(|e| ProxyConfigError::Syntax(e.to_string()))?;
         let document = document.map(|d| d.value).unwrap_or_default();
@@ -180,7 +180,7 @@ impl ProxyConfig {
         Value::Object(self.fields.clone())
     }
 
-    /// Whether the application waits for the proxy; `None` when nobody said.
+    /// Whether the application waits for the proxy; `None` when it is not set.
     pub fn hold(&self) -> Option<bool> {
         self.get("holdApplicationUntilProxyStarts")
             .and_then(Value::as_bool)

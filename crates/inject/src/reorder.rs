@@ -193,7 +193,7 @@ fn need(pod: &Value, container: &Value) -> Need {
     }
 }
 
-/// A command that copies or changes files needs no network, and nobody has to declare that.
+/// A command that copies or changes files needs no network, and users need not declare that.
 fn only_touches_files(container: &Value) -> bool {
     let words = |key: &str| {
         view::list(container, &[key])
@@ -217,7 +217,7 @@ fn start_after(pod: &Value, name: &str, list: &str) -> Vec<String> {
     }
 }
 
-/// Agents are copied into a volume of the same name; whoever mounts it loads the agent.
+/// Agents are copied into a volume of the same name; a container that mounts it loads the agent.
 fn agents_used(container: &Value, containers: &[Value]) -> Vec<String> {
     let own = view::name(container);
     view::list(container, &["volumeMounts"])
@@ -231,7 +231,7 @@ fn agents_used(container: &Value, containers: &[Value]) -> Vec<String> {
         .collect()
 }
 
-/// The rules never capture the proxy's user and group, whoever runs as them.
+/// The rules exempt every process that runs as the proxy's user or group.
 fn is_exempt(pod: &Value, container: &Value) -> bool {
     ["runAsUser", "runAsGroup"].iter().any(|key| {
         let own = view::at(container, &["securityContext", key]);

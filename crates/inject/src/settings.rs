@@ -41,13 +41,13 @@ impl Default for Injectors {
 /// The injector's own configuration document (`istio-sidecar-injector`, key `config`).
 #[derive(Debug, Clone, PartialEq)]
 pub struct InjectConfig {
-    /// `enabled` or `disabled`: what happens to pods that say nothing.
+    /// `enabled` or `disabled`: applies to pods without a label or annotation.
     pub policy: String,
     /// Templates applied when the pod names none.
     pub default_templates: Vec<String>,
-    /// Templates by name, as Go template text. `sidecar` is built in unless it stands here.
+    /// Templates by name, as Go template text. `sidecar` is built in unless it is defined here.
     pub templates: BTreeMap<String, String>,
-    /// Names that stand for several templates.
+    /// Names that represent several templates.
     pub aliases: BTreeMap<String, Vec<String>>,
     /// Pods never injected, as label selectors.
     pub never_inject: Vec<Value>,
@@ -80,14 +80,14 @@ pub enum SettingsError {
     /// A field of the wrong type.
     #[error("{document}: {field} must be {wanted}")]
     Type {
-        /// Which document.
+        /// The document.
         document: &'static str,
-        /// Which field.
+        /// The field.
         field: String,
-        /// What it must hold.
+        /// The required type.
         wanted: &'static str,
     },
-    /// An injector configuration nobody can read.
+    /// The injector configuration cannot be parsed.
     #[error("injector configuration is neither YAML nor a template: {0}")]
     Config(yaml::ReadError),
     /// An injector configuration without templates.
@@ -101,7 +101,7 @@ pub struct Mesh {
     document: Value,
     /// Defaults of every proxy.
     pub proxy: ProxyConfig,
-    /// Fields of `defaultConfig` nobody knows.
+    /// Unknown fields of `defaultConfig`.
     pub unknown: Vec<String>,
 }
 

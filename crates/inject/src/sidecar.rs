@@ -29,7 +29,7 @@ pub(crate) struct Inputs<'a> {
     pub(crate) config: &'a ProxyConfig,
     pub(crate) native: bool,
     pub(crate) hold: bool,
-    /// Variables that are appended later and must not stand in the template.
+    /// Variables that are appended later and must not be in the template.
     pub(crate) tail: &'a BTreeMap<String, String>,
     /// Capture mode.
     pub(crate) mode: String,
@@ -120,8 +120,8 @@ impl<'a> Inputs<'a> {
 
     /// Whether containers wait for a native proxy because its `postStart` hook does, rather than for its startup probe.
     ///
-    /// The hook ends when the proxy is ready, the probe is asked once a second. A probe outlives a restart of the
-    /// kubelet, a hook does not.
+    /// The hook ends when the proxy is ready, the kubelet runs the probe once a second. A probe continues after a
+    /// restart of the kubelet, a hook does not.
     pub(crate) fn waits_by_hook(&self) -> bool {
         let wanted = self.own_or(annotation::GATE, self.settings.values.at(&["remora", "gate"]));
         self.native && self.has_probes() && wanted == "hook"
@@ -129,7 +129,7 @@ impl<'a> Inputs<'a> {
 
     /// Whether the proxy captures the traffic itself before it does anything else, without `istio-init`.
     ///
-    /// A kubelet sees the end of an init container only when it looks, once a second; this saves that look.
+    /// A kubelet notices the end of an init container only at its relist, once a second; this saves that delay.
     pub(crate) fn captures_itself(&self) -> bool {
         self.is_to_capture() && self.cannot_capture().is_none()
     }

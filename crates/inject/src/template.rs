@@ -11,10 +11,10 @@ use crate::sidecar::Inputs;
 use remora_pod::yaml;
 use serde_json::Value;
 
-/// Longest text a template may render to.
-const LONGEST_OUTPUT: usize = 4 << 20;
-/// Most rounds one `range` may take.
-const MOST_ROUNDS: u64 = 100_000;
+/// Maximum size of a rendered template in bytes.
+const MAX_OUTPUT_BYTES: usize = 4 << 20;
+/// Maximum number of iterations of one `range`.
+const MAX_RANGE_ITERATIONS: u64 = 100_000;
 
 /// Why a template cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -28,18 +28,18 @@ pub enum TemplateError {
     /// The result is not YAML.
     #[error("the rendered text is not YAML: {0}")]
     Output(String),
-    /// The result is no pod.
+    /// The result is not a pod.
     #[error("the rendered text is not a map with metadata and spec")]
     NotAPod,
     /// The result is too long.
-    #[error("the rendered text is longer than {LONGEST_OUTPUT} bytes")]
+    #[error("the rendered text is longer than {MAX_OUTPUT_BYTES} bytes")]
     TooLong,
 }
 
 /// Renders a template to a pod patch.
 pub(crate) fn render(name: &str, text: &str, inputs: &Inputs<'_>) -> Result<Value, TemplateError> {
     let template = gotmpl::Template::new(name)
-        .max_range_iters(MOST_ROUNDS)
+        .max_range_iters(MAX_RANGE_ITERATIONS)
         .funcs(functions::table(inputs))
         .parse(text)
         .map_err(|e| TemplateError::Parse(e.to_string()))?;
@@ -52,7 +52,7 @@ pub(crate) fn render(name: &str, text: &str, inputs: &Inputs<'_>) -> Result<Valu
             TemplateError::Execute(error.to_string())
         });
     }
-    // istio: a missing map key prints as this; in YAML it would be a text nobody wanted.
+    // istio: a missing map key prints as this; in YAML it would become a string that no author intended.
     let text = output.text.replace("<no value>", "");
     let document = yaml::parse_str(&text).map_err(|e| TemplateError::Output(e.to_string()))?;
     match document.map(|d| d.value).unwrap_or_default() {
@@ -62,7 +62,7 @@ pub(crate) fn render(name: &str, text: &str, inputs: &Inputs<'_>) -> Result<Valu
     }
 }
 
-/// A text that refuses to grow without end.
+/// A string with a maximum length.
 #[derive(Default)]
 struct Bounded {
     text: String,
@@ -71,7 +71,7 @@ struct Bounded {
 
 impl std::fmt::Write for Bounded {
     fn write_str(&mut self, piece: &str) -> std::fmt::Result {
-        if self.text.len() + piece.len() > LONGEST_OUTPUT {
+        if self.text.len() + piece.len() > MAX_OUTPUT_BYTES {
             self.full = true;
             return Err(std::fmt::Error);
         }

@@ -1,15 +1,15 @@
-//! Warnings: what a person should know although the injection went through.
+//! Warnings about injections that succeeded.
 
 use std::fmt;
 
-/// One warning, as data: the CLI prints it, a webhook returns it, a test looks at the code.
+/// One warning, as data: the CLI prints it, the webhook returns it, tests check its code.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Warning {
     /// Stable, kebab-case name of the situation.
     pub code: &'static str,
     /// The container it is about, if it is about one.
     pub container: Option<String>,
-    /// What is the matter and what can be done about it.
+    /// The problem, and what the user can do about it.
     pub text: String,
 }
 

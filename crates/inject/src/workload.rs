@@ -1,4 +1,4 @@
-//! Who a pod belongs to: the names that telemetry and the control plane show.
+//! The workload a pod belongs to: the names that telemetry and the control plane show.
 
 use remora_pod::view;
 use serde_json::Value;
@@ -12,7 +12,7 @@ pub struct Workload {
     pub kind: String,
     /// Name; may be empty for a pod that is still to be named.
     pub name: String,
-    /// Namespace; empty when the document does not say.
+    /// Namespace; empty when the document does not set it.
     pub namespace: String,
 }
 
@@ -114,7 +114,7 @@ impl Workload {
         }
     }
 
-    /// Namespace, `default` when nobody said.
+    /// Namespace, `default` when it is empty.
     pub fn namespace_or_default(&self) -> &str {
         if self.namespace.is_empty() {
             "default"
@@ -123,7 +123,7 @@ impl Workload {
         }
     }
 
-    /// The owner as telemetry spells it.
+    /// The owner in the notation of telemetry.
     pub fn owner_uri(&self) -> String {
         format!(
             "kubernetes://apis/{}/namespaces/{}/{}s/{}",

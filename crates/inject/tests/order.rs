@@ -1,4 +1,4 @@
-//! The start order of injected pods: who comes when, in every mode.
+//! The start order of the containers of injected pods, in every mode.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on fails")]
 
 mod common;

@@ -178,7 +178,7 @@ proptest! {
         let mut changed = once.clone();
         foreign(&mut changed, change);
         let again = inject(&changed, &settings).pod;
-        // What the user said about the proxy still holds, whoever was there in between.
+        // The user's settings of the proxy still apply, also after another webhook changed the pod.
         let (before, after) = (container(&once, "istio-proxy"), container(&again, "istio-proxy"));
         for field in ["resources", "securityContext", "livenessProbe", "image", "args"] {
             prop_assert_eq!(before.get(field), after.get(field), "{}", field);

@@ -11,7 +11,7 @@ const RTM_GETADDR: u16 = 22;
 const IFA_ADDRESS: u16 = 1;
 const IFA_LOCAL: u16 = 2;
 const IFA_FLAGS: u16 = 8;
-/// No duplicate address detection: the address is usable at once.
+/// Skips duplicate address detection, so that the address is usable immediately.
 const IFA_F_NODAD: u32 = 2;
 
 pub(crate) fn family(address: IpAddr) -> u8 {
@@ -42,7 +42,7 @@ fn fixed(family: u8, prefix: u8, index: u32) -> [u8; 8] {
 
 /// An address of an interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Assigned {
+pub struct InterfaceAddress {
     /// The interface.
     pub interface: u32,
     /// The address.
@@ -52,7 +52,7 @@ pub struct Assigned {
 }
 
 /// All addresses, in the kernel's order: by family, then by interface.
-pub fn list(socket: &mut Socket) -> Result<Vec<Assigned>, KernelError> {
+pub fn list(socket: &mut Socket) -> Result<Vec<InterfaceAddress>, KernelError> {
     socket.dump(
         |writer, sequence| {
             writer.begin(RTM_GETADDR, NLM_F_REQUEST | NLM_F_DUMP, sequence, &fixed(0, 0, 0));
@@ -65,7 +65,7 @@ pub fn list(socket: &mut Socket) -> Result<Vec<Assigned>, KernelError> {
             let own = attributes
                 .find(IFA_LOCAL)
                 .or_else(|| attributes.find(IFA_ADDRESS))?;
-            Some(Assigned {
+            Some(InterfaceAddress {
                 interface: u32::from_ne_bytes([head[4], head[5], head[6], head[7]]),
                 address: from_octets(own.value)?,
                 prefix: head[1],
@@ -75,16 +75,16 @@ pub fn list(socket: &mut Socket) -> Result<Vec<Assigned>, KernelError> {
 }
 
 /// Gives an interface an address.
-pub fn add(socket: &mut Socket, assigned: Assigned) -> Result<(), KernelError> {
+pub fn add(socket: &mut Socket, assigned: InterfaceAddress) -> Result<(), KernelError> {
     change(socket, RTM_NEWADDR, NLM_F_CREATE | NLM_F_EXCL, assigned)
 }
 
 /// Takes an address from an interface.
-pub fn delete(socket: &mut Socket, assigned: Assigned) -> Result<(), KernelError> {
+pub fn delete(socket: &mut Socket, assigned: InterfaceAddress) -> Result<(), KernelError> {
     change(socket, RTM_DELADDR, 0, assigned)
 }
 
-fn change(socket: &mut Socket, kind: u16, flags: u16, assigned: Assigned) -> Result<(), KernelError> {
+fn change(socket: &mut Socket, kind: u16, flags: u16, assigned: InterfaceAddress) -> Result<(), KernelError> {
     let sequence = socket.next_sequence();
     let mut writer = Writer::with_capacity(128);
     let head = fixed(family(assigned.address), assigned.prefix, assigned.interface);

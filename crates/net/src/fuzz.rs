@@ -9,5 +9,5 @@ pub fn messages(bytes: &[u8]) {
             let _ = (attribute.text(), attribute.net_u32(), attribute.host_u32());
         }
     }
-    crate::nft::read_anything(bytes);
+    crate::nft::fuzz_expressions(bytes);
 }

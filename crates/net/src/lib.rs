@@ -1,8 +1,8 @@
 //! The kernel's network interfaces behind safe functions: namespaces, netlink, sockets, privileges.
 //!
 //! This is the crate that may contain `unsafe`, in `sys` only: every call there is wrapped in a short safe
-//! function that owns its buffers and descriptors. Nothing here decides what should be in a namespace; it
-//! only says it to the kernel, and repeats what the kernel answers.
+//! function that owns its buffers and descriptors. Nothing here decides what should be in a namespace: the
+//! crate sends requests to the kernel and returns the kernel's replies.
 
 pub mod address;
 pub mod fuzz;

@@ -67,17 +67,17 @@ pub fn set_up(socket: &mut Socket, index: u32) -> Result<(), KernelError> {
     request(socket, RTM_NEWLINK, 0, &fixed(index, IFF_UP, IFF_UP), |_| {})
 }
 
-/// Switches an interface off. The other end of a pair keeps its addresses and reaches nobody.
+/// Switches an interface off. The peer of a veth pair keeps its addresses but reaches no host.
 pub fn set_down(socket: &mut Socket, index: u32) -> Result<(), KernelError> {
     request(socket, RTM_NEWLINK, 0, &fixed(index, 0, IFF_UP), |_| {})
 }
 
-/// Removes an interface (and the other end of a pair).
+/// Removes an interface (of a veth pair: both ends).
 pub fn delete(socket: &mut Socket, index: u32) -> Result<(), KernelError> {
     request(socket, RTM_DELLINK, 0, &fixed(index, 0, 0), |_| {})
 }
 
-/// Makes a pair of connected interfaces: one here, the other in another namespace.
+/// Creates a veth pair: one end here, the peer in another network namespace.
 pub fn add_veth(
     socket: &mut Socket,
     name: &str,

@@ -1,5 +1,5 @@
-//! The C library's allocator: what it says about itself, and where it stands between the kernel and speed; and
-//! the pages of the program itself.
+//! Memory of this process: statistics and options of the C library's allocator, and the resident pages of the
+//! executable.
 
 use crate::sys::memory as sys;
 use std::time::Duration;
@@ -7,41 +7,41 @@ use std::time::Duration;
 /// Bytes of the heap of the C library's allocator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Heap {
-    /// Taken from the kernel in pieces that are divided.
+    /// Bytes in arenas, from which the allocator serves several allocations each.
     pub from_kernel: usize,
-    /// In use of these.
+    /// Bytes of the arenas that are allocated.
     pub in_use: usize,
-    /// Not in use of these.
+    /// Bytes of the arenas that are free.
     pub free: usize,
-    /// Taken from the kernel for one use each.
+    /// Bytes in mappings that serve one large allocation each.
     pub mapped: usize,
 }
 
-/// The heap now; nothing where the C library does not say.
+/// The present heap statistics; `None` where the C library has none.
 #[cfg(target_env = "gnu")]
 pub fn heap() -> Option<Heap> {
     Some(sys::heap())
 }
 
-/// The heap now; nothing where the C library does not say.
+/// The present heap statistics; `None` where the C library has none.
 #[cfg(not(target_env = "gnu"))]
 pub fn heap() -> Option<Heap> {
     None
 }
 
-/// Keeps up to so many freed bytes at the end of the heap instead of giving them to the kernel at once.
+/// Keeps up to this many freed bytes at the top of the heap instead of returning them to the kernel immediately.
 ///
-/// A relay frees and asks for the same buffers all the time; without this each of them would be new memory, which the
-/// kernel clears and maps page by page. False where the allocator knows no such option.
+/// A proxy frees and allocates the same buffers all the time. Without this each of them would be new memory, which
+/// the kernel clears and maps page by page. Returns false where the allocator has no such option.
 #[cfg(target_env = "gnu")]
-pub fn keep_freed(bytes: usize) -> bool {
+pub fn set_trim_threshold(bytes: usize) -> bool {
     let bytes = i32::try_from(bytes).unwrap_or(i32::MAX);
     sys::allocator_option(libc::M_TRIM_THRESHOLD, bytes)
 }
 
-/// As above: false here.
+/// Returns false: this C library has no such option.
 #[cfg(not(target_env = "gnu"))]
-pub fn keep_freed(_: usize) -> bool {
+pub fn set_trim_threshold(_: usize) -> bool {
     false
 }
 
@@ -50,10 +50,9 @@ pub fn cpu_time() -> Duration {
     sys::cpu_time()
 }
 
-/// Gives memory back that is not needed just now: what the allocator has free, and the program's code and constants,
-/// of which the start needed much that will never be needed again. The rest comes back by itself, a page at a time,
-/// from the kernel's copy of the file. For processes that are idle.
-pub fn give_back() {
+/// Returns unused memory to the kernel: free heap, and the resident pages of the executable, many of which only the
+/// start needed. Pages that are needed again are faulted in from the page cache. For processes that are idle.
+pub fn release_unused() {
     #[cfg(target_env = "gnu")]
     sys::trim();
     sys::forget_program();
@@ -63,7 +62,7 @@ pub fn give_back() {
 mod tests {
     #[test]
     #[cfg(target_env = "gnu")]
-    fn what_is_used_is_seen() {
+    fn the_heap_counts_allocated_bytes() {
         let heap = super::heap().unwrap();
         assert!(heap.in_use > 0 && heap.in_use + heap.free <= heap.from_kernel + heap.mapped);
     }
@@ -71,7 +70,7 @@ mod tests {
     #[test]
     #[cfg(target_env = "gnu")]
     fn the_allocator_takes_the_option() {
-        assert!(super::keep_freed(1 << 20));
+        assert!(super::set_trim_threshold(1 << 20));
     }
 
     fn resident_program() -> usize {
@@ -87,10 +86,10 @@ mod tests {
         let after = resident_program();
         assert!(forgotten > 1 << 20, "{forgotten} bytes are no program");
         assert!(after < before, "{before} KB were resident, {after} KB are");
-        // Addresses that the start wrote into the program are still there: every virtual call needs them.
+        // Relocations that the loader applied at the start are still there: every virtual call needs them.
         let name: Box<dyn Fn() -> String> = Box::new(|| format!("{:?}", std::thread::current().name()));
         assert!(name().contains("goes_on"), "{}", name());
-        super::give_back();
+        super::release_unused();
         assert_eq!(format!("{:>5.1}", 2.25), "  2.2");
     }
 }

@@ -1,7 +1,7 @@
-//! Netlink: messages, attributes, and a socket that asks and gets an answer.
+//! Netlink: messages, attributes, and a socket for request and reply.
 //!
-//! Attribute headers are in host order; what values look like is the business of the protocol above. A reply
-//! is parsed with bounds checks only: bytes from the kernel are treated like bytes from anywhere.
+//! Attribute headers are in host byte order; the protocol above defines the encoding of values. A reply is parsed
+//! with bounds checks: bytes from the kernel are treated like untrusted bytes.
 
 mod read;
 mod socket;
@@ -11,7 +11,7 @@ pub use read::{Attribute, Attributes, Message, Messages};
 pub use socket::{KernelError, Protocol, Socket};
 pub use write::Writer;
 
-pub(crate) const HEADER: usize = 16;
+pub(crate) const HEADER_LENGTH: usize = 16;
 pub(crate) const NLM_F_REQUEST: u16 = 1;
 pub(crate) const NLM_F_ACK: u16 = 4;
 pub(crate) const NLM_F_DUMP: u16 = 0x300;
@@ -23,7 +23,7 @@ pub(crate) const NLM_F_CAPPED: u16 = 0x100;
 pub(crate) const NLM_F_ACK_TLVS: u16 = 0x200;
 pub(crate) const NLMSG_ERROR: u16 = 2;
 pub(crate) const NLMSG_DONE: u16 = 3;
-pub(crate) const NESTED: u16 = 0x8000;
+pub(crate) const NLA_F_NESTED: u16 = 0x8000;
 
 pub(crate) const fn aligned(length: usize) -> usize {
     length.next_multiple_of(4)

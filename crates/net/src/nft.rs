@@ -44,7 +44,7 @@ pub(crate) const fn generic(family: u8) -> [u8; 4] {
 }
 
 /// Reads bytes as a list of expressions, for fuzzing.
-pub(crate) fn read_anything(bytes: &[u8]) {
+pub(crate) fn fuzz_expressions(bytes: &[u8]) {
     let _ = decode::expressions(crate::netlink::Attribute {
         kind: 0,
         value: bytes,

@@ -1,10 +1,10 @@
-//! Pipes, through which bytes go from one socket to another without being copied into the process.
+//! Pipes for `splice`: bytes go from one socket to another without being copied into the process.
 
 use crate::sys;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
-/// A pipe that never blocks, and what is in it.
+/// A non-blocking pipe, and the number of bytes in it.
 #[derive(Debug)]
 pub struct Pipe {
     read: OwnedFd,
@@ -13,32 +13,32 @@ pub struct Pipe {
 }
 
 impl Pipe {
-    /// Opens one. Fails like any open when there are no descriptors left.
+    /// Opens a pipe. Fails when the process has no descriptors left.
     pub fn new() -> io::Result<Self> {
         let (read, write) = sys::pipe()?;
         Ok(Self { read, write, held: 0 })
     }
 
-    /// Asks the kernel for more room; gives what there is. A user's pipes share a limit, so this can be refused.
+    /// Requests a larger capacity and returns the new one. The kernel can refuse: the pipes of a user share a limit.
     pub fn grow(&mut self, bytes: usize) -> io::Result<usize> {
         let bytes = i32::try_from(bytes).unwrap_or(i32::MAX);
         sys::set_pipe_size(self.write.as_fd(), bytes)
     }
 
-    /// Bytes that went in and did not come out.
+    /// The number of bytes in the pipe.
     pub fn held(&self) -> usize {
         self.held
     }
 
-    /// Takes up to `most` bytes from a socket; none is the end of its stream. With an empty pipe,
-    /// [`WouldBlock`](io::ErrorKind::WouldBlock) means that the socket has nothing.
-    pub fn fill(&mut self, from: impl AsFd, most: usize) -> io::Result<usize> {
-        let now = sys::splice(from.as_fd(), self.write.as_fd(), most)?;
+    /// Moves up to `limit` bytes from a socket into the pipe; 0 is the end of the stream. With an empty pipe,
+    /// [`WouldBlock`](io::ErrorKind::WouldBlock) means that the socket has nothing to read.
+    pub fn fill(&mut self, from: impl AsFd, limit: usize) -> io::Result<usize> {
+        let now = sys::splice(from.as_fd(), self.write.as_fd(), limit)?;
         self.held += now;
         Ok(now)
     }
 
-    /// Gives what is held to a socket, as much as that takes.
+    /// Moves bytes from the pipe to a socket, as many as the socket accepts.
     pub fn empty(&mut self, to: impl AsFd) -> io::Result<usize> {
         let now = sys::splice(self.read.as_fd(), to.as_fd(), self.held)?;
         self.held = self.held.saturating_sub(now);
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_and_what_has_no_room_would_block() {
+    fn an_empty_socket_and_a_full_pipe_would_block() {
         let (writer, from) = pair();
         from.set_nonblocking(true).unwrap();
         let mut pipe = Pipe::new().unwrap();
@@ -91,7 +91,7 @@ mod tests {
         let (to, _silent) = pair();
         to.set_nonblocking(true).unwrap();
         writer.set_nonblocking(true).unwrap();
-        // Nobody reads: at some point everything is full, and what went in is neither lost nor counted twice.
+        // No reader: at some point all buffers are full. Bytes in the pipe are neither lost nor counted twice.
         let (mut written, mut moved) = (0, 0);
         let portion = vec![5; 64 << 10];
         loop {
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn room_can_be_asked_for() {
+    fn the_capacity_can_be_raised() {
         assert!(Pipe::new().unwrap().grow(128 << 10).unwrap() >= 128 << 10);
     }
 }

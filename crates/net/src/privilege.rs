@@ -1,4 +1,4 @@
-//! Who the program is and what it may do.
+//! User, group, capabilities and descriptor limit of the program.
 
 use crate::sys;
 use std::io;
@@ -23,8 +23,8 @@ pub fn has(capability: u8) -> bool {
     set & (1 << capability) != 0
 }
 
-/// How many descriptors this process may have open.
-pub fn descriptors() -> io::Result<u64> {
+/// The soft limit of open descriptors (`RLIMIT_NOFILE`).
+pub fn descriptor_limit() -> io::Result<u64> {
     let limits = std::fs::read_to_string("/proc/self/limits")?;
     let line = limits
         .lines()
@@ -42,7 +42,7 @@ pub fn ids() -> (u32, u32) {
     sys::ids()
 }
 
-/// Makes the calling thread, and it alone, another user and group for good.
+/// Changes user and group of the calling thread only. It cannot change back.
 pub fn become_user(uid: u32, gid: u32) -> io::Result<()> {
     if has(SETGID) {
         sys::clear_thread_groups()?;
@@ -50,29 +50,29 @@ pub fn become_user(uid: u32, gid: u32) -> io::Result<()> {
     sys::set_thread_ids(uid, gid)
 }
 
-/// Gives up all capabilities for good, also for what is executed later. Only of the calling thread: to be called before
-/// there are others.
-pub fn give_up() -> io::Result<()> {
+/// Drops all capabilities of the calling thread, also for programs that it executes later. They cannot be regained.
+/// Must be called before other threads start.
+pub fn drop_capabilities() -> io::Result<()> {
     sys::set_no_new_privileges()?;
     sys::clear_thread_capabilities()
 }
 
-/// Lets this process open as many descriptors as it ever may; gives that number.
+/// Raises the soft limit of open descriptors to the hard limit and returns it.
 ///
-/// The usual limit of 1024 is for programs that use `select`; what may be raised is up to whoever started us.
-pub fn raise_descriptors() -> io::Result<u64> {
-    sys::raise_descriptors()
+/// The usual soft limit of 1024 protects programs that use `select`. The parent process sets the hard limit.
+pub fn raise_descriptor_limit() -> io::Result<u64> {
+    sys::raise_descriptor_limit()
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{NET_ADMIN, SETUID, give_up, has};
+    use super::{NET_ADMIN, SETUID, drop_capabilities, has};
 
     #[test]
-    fn what_was_given_up_is_gone_and_does_not_come_back() {
-        // Rights belong to threads: this one is not needed afterwards.
+    fn dropped_capabilities_cannot_be_regained() {
+        // Capabilities belong to threads: this thread is not used afterwards.
         std::thread::spawn(|| {
-            give_up().unwrap();
+            drop_capabilities().unwrap();
             assert!(!has(NET_ADMIN) && !has(SETUID));
             let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
             assert!(status.contains("NoNewPrivs:\t1"), "{status}");

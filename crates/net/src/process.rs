@@ -1,29 +1,29 @@
-//! What the first process of a container has to do for others: take in orphans, and pass signals on.
+//! The duties of the init process of a container: reap orphans and forward signals.
 
 use crate::sys;
 use std::io;
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Command, ExitStatus};
 
-/// Asks a process to end.
+/// Requests a graceful end.
 pub const TERMINATE: i32 = libc::SIGTERM;
-/// Ends it.
+/// Ends the process; it cannot be handled.
 pub const KILL: i32 = libc::SIGKILL;
 
-/// A process that ended.
+/// A reaped process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Ended {
-    /// Which.
+pub struct Reaped {
+    /// The process id.
     pub pid: u32,
-    /// How.
+    /// Its exit status.
     pub status: ExitStatus,
 }
 
-/// Takes one process that ended off the kernel's list, if there is one: a child, or an orphan that came to us.
-pub fn reap() -> io::Result<Option<Ended>> {
+/// Reaps one process that has ended, if there is one: a child, or an orphan that this process adopted.
+pub fn reap() -> io::Result<Option<Reaped>> {
     match sys::wait_any() {
         Ok(None) => Ok(None),
-        Ok(Some((pid, status))) => Ok(Some(Ended {
+        Ok(Some((pid, status))) => Ok(Some(Reaped {
             pid: pid.unsigned_abs(),
             status: ExitStatus::from_raw(status),
         })),
@@ -33,25 +33,26 @@ pub fn reap() -> io::Result<Option<Ended>> {
     }
 }
 
-/// Orphans among our descendants become our children, also when we are not the first process of a namespace.
-pub fn adopt_orphans() -> io::Result<()> {
+/// Makes this process a child subreaper: it adopts orphaned descendants even if it is not pid 1 of its namespace.
+pub fn become_subreaper() -> io::Result<()> {
     sys::set_child_subreaper()
 }
 
-/// What a process is asked to end by.
-const STOPS: [i32; 2] = [libc::SIGTERM, libc::SIGINT];
+/// The signals that request a graceful end.
+const STOP_SIGNALS: [i32; 2] = [libc::SIGTERM, libc::SIGINT];
 
-/// Signals that ask for the end wait from now on, until somebody can take them. Called before threads are started.
+/// Blocks the stop signals until [`unblock_stop_signals`], so that they stay pending until a handler is installed.
+/// Must be called before threads are started.
 ///
-/// The kernel drops signals that the first process of a namespace has no handler for, unless they wait: a pod that is
-/// deleted while it starts would never learn of it.
-pub fn keep_stops() -> io::Result<()> {
-    sys::block_signals(&STOPS, true)
+/// The kernel discards signals that pid 1 of a namespace has no handler for, unless they are blocked: a container of a
+/// pod that is deleted while it starts would miss its stop signal.
+pub fn block_stop_signals() -> io::Result<()> {
+    sys::block_signals(&STOP_SIGNALS, true)
 }
 
-/// Somebody takes them now: those that waited come at once, to the calling thread.
-pub fn take_stops() -> io::Result<()> {
-    sys::block_signals(&STOPS, false)
+/// Unblocks the stop signals, once their handlers are installed. Pending ones are delivered to the calling thread.
+pub fn unblock_stop_signals() -> io::Result<()> {
+    sys::block_signals(&STOP_SIGNALS, false)
 }
 
 /// Sends a signal to one process. `pid` is one of our children that was not reaped yet.
@@ -59,9 +60,10 @@ pub fn signal(pid: u32, number: i32) -> io::Result<()> {
     sys::kill(pid, number)
 }
 
-/// Ends the command's process at once when the thread that starts it ends, even by `SIGKILL`.
+/// The kernel kills the command's process when the thread that starts it ends, even if `SIGKILL` ends that thread
+/// (`PR_SET_PDEATHSIG`).
 ///
-/// So it must be started by a thread that lives as long as the process is wanted.
-pub fn end_with_parent(command: &mut Command) {
-    sys::end_with_parent(command, KILL);
+/// So the thread that starts the process must live as long as the process is needed.
+pub fn kill_with_parent(command: &mut Command) {
+    sys::kill_with_parent(command, KILL);
 }

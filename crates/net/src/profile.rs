@@ -1,7 +1,7 @@
 //! Where this process spends its CPU time: a sampling profile of the innermost functions.
 //!
-//! A signal comes in equal parts of the CPU time used, and its handler notes where it came. Nothing costs anything
-//! while nobody asks. Callers of a function are not known: the program keeps no frame pointers.
+//! A timer signal arrives at equal intervals of CPU time, and its handler records the interrupted address. There is no
+//! cost while no profile is being taken. Callers of a function are not recorded: the program keeps no frame pointers.
 
 use crate::sys::profile as sys;
 use std::collections::BTreeMap;
@@ -9,32 +9,32 @@ use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// A hundred samples for each second of CPU time.
-const EVERY: Duration = Duration::from_millis(10);
+/// CPU time between two samples: a hundred samples for each second.
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(10);
 
-/// There is one timer.
-static TAKEN: AtomicBool = AtomicBool::new(false);
+/// Whether a profile is being taken. A process has one profiling timer.
+static IN_PROGRESS: AtomicBool = AtomicBool::new(false);
 
-/// A profile that is being taken; over when it is dropped.
+/// A profile that is being taken; dropping it stops the timer.
 #[derive(Debug)]
 pub struct Sampling(());
 
 impl Sampling {
-    /// Starts; `WouldBlock` while another is being taken.
+    /// Starts sampling; `WouldBlock` while another profile is being taken.
     pub fn start() -> io::Result<Self> {
-        if TAKEN.swap(true, Ordering::Acquire) {
+        if IN_PROGRESS.swap(true, Ordering::Acquire) {
             return Err(io::Error::new(
                 io::ErrorKind::WouldBlock,
                 "another one is being taken",
             ));
         }
-        // Given back also when the start fails.
+        // Made before the timer starts, so that dropping it clears the flag also when the start fails.
         let sampling = Self(());
-        sys::start(EVERY)?;
+        sys::start(SAMPLE_INTERVAL)?;
         Ok(sampling)
     }
 
-    /// Ends; gives how often the process was at which address.
+    /// Stops sampling; returns the number of samples per address.
     pub fn finish(self) -> io::Result<BTreeMap<usize, usize>> {
         let mut counts = BTreeMap::new();
         for place in sys::finish()? {
@@ -46,15 +46,15 @@ impl Sampling {
 
 impl Drop for Sampling {
     fn drop(&mut self) {
-        // A timer that cannot be set was not set.
+        // Stopping fails only if the timer could not be set, and then it does not run.
         let _ = sys::finish();
-        TAKEN.store(false, Ordering::Release);
+        IN_PROGRESS.store(false, Ordering::Release);
     }
 }
 
-/// The profile in the format that `pprof` reads: words of the machine, then where the kernel has mapped which file.
+/// The profile in the legacy format that `pprof` reads: machine words, then the process's memory map.
 pub fn encode(counts: &BTreeMap<usize, usize>, maps: &str) -> Vec<u8> {
-    let period = usize::try_from(EVERY.as_micros()).unwrap_or_default();
+    let period = usize::try_from(SAMPLE_INTERVAL.as_micros()).unwrap_or_default();
     let head = [0, 3, 0, period, 0];
     let samples = counts.iter().flat_map(|(place, count)| [*count, 1, *place]);
     let words = head.into_iter().chain(samples).chain([0, 1, 0]);
@@ -81,10 +81,10 @@ mod tests {
     }
 
     #[test]
-    fn work_is_seen_and_only_one_asks() {
+    fn work_is_sampled_and_a_second_profile_is_refused() {
         let sampling = Sampling::start().unwrap();
         assert!(Sampling::start().is_err(), "two at once");
-        // The machine may have no time for us: what counts is CPU time.
+        // A busy machine may give the test little time: the loop counts CPU time.
         let end = Instant::now() + Duration::from_secs(20);
         let before = crate::memory::cpu_time();
         while crate::memory::cpu_time() < before + Duration::from_millis(300) && Instant::now() < end {

@@ -1,6 +1,6 @@
 //! Routes and rules that choose a routing table.
 //!
-//! Everything added here carries [`OWNER`] as its protocol number, so that it can be found and removed later
+//! Everything added here carries [`ROUTE_PROTOCOL`] as its protocol number, so that it can be found and removed later
 //! without knowing with which options it was added.
 
 use crate::address::{family, from_octets, octets};
@@ -10,7 +10,7 @@ use crate::netlink::{
 use std::net::IpAddr;
 
 /// The protocol number that marks a route or rule as ours (`ip route show proto 137`).
-pub const OWNER: u8 = 137;
+pub const ROUTE_PROTOCOL: u8 = 137;
 
 const RTM_NEWROUTE: u16 = 24;
 const RTM_DELROUTE: u16 = 25;
@@ -33,7 +33,7 @@ const RT_SCOPE_UNIVERSE: u8 = 0;
 const RT_SCOPE_LINK: u8 = 253;
 const RT_SCOPE_HOST: u8 = 254;
 const FR_ACT_TO_TBL: u8 = 1;
-const MAIN: u32 = 254;
+const MAIN_TABLE: u32 = 254;
 
 /// An address family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,22 +74,22 @@ fn request(
     socket.transact(&writer, sequence)
 }
 
-/// A route of ours, or any other.
+/// A route, installed by remora or by another program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Route {
     /// The family.
     pub family: Family,
     /// The table.
     pub table: u32,
-    /// Who made it.
+    /// The protocol number of the program that installed it.
     pub protocol: u8,
     /// The destination; `None` is everything.
     pub destination: Option<(IpAddr, u8)>,
-    /// By which interface.
+    /// The outgoing interface.
     pub interface: Option<u32>,
-    /// Through which router; `None` if the destination is reached directly.
+    /// The gateway; `None` if the destination is on the link.
     pub gateway: Option<IpAddr>,
-    /// Whether it delivers here.
+    /// Whether the route delivers to this host.
     pub local: bool,
 }
 
@@ -100,7 +100,14 @@ pub fn add_local_default(
     table: u32,
     loopback: u32,
 ) -> Result<(), KernelError> {
-    let head = fixed(family.number(), 0, table, OWNER, RT_SCOPE_HOST, RTN_LOCAL);
+    let head = fixed(
+        family.number(),
+        0,
+        table,
+        ROUTE_PROTOCOL,
+        RT_SCOPE_HOST,
+        RTN_LOCAL,
+    );
     request(socket, RTM_NEWROUTE, NLM_F_CREATE | NLM_F_EXCL, &head, |w| {
         w.host_u32(RTA_TABLE, table);
         w.host_u32(RTA_OIF, loopback);
@@ -133,7 +140,14 @@ pub fn add_unicast(
     } else {
         RT_SCOPE_LINK
     };
-    let head = fixed(family(destination.0), destination.1, MAIN, 4, scope, RTN_UNICAST);
+    let head = fixed(
+        family(destination.0),
+        destination.1,
+        MAIN_TABLE,
+        4,
+        scope,
+        RTN_UNICAST,
+    );
     request(socket, RTM_NEWROUTE, NLM_F_CREATE | NLM_F_EXCL, &head, |w| {
         if destination.1 > 0 {
             w.bytes(RTA_DST, &octets(destination.0));
@@ -182,13 +196,13 @@ pub struct MarkRule {
     pub mark: u32,
     /// The table.
     pub table: u32,
-    /// Its place among the rules.
+    /// The priority among the rules.
     pub priority: u32,
-    /// Who made it.
+    /// The protocol number of the program that installed it.
     pub protocol: u8,
 }
 
-/// Adds a rule; the kernel would accept the same rule twice, so look before.
+/// Adds a rule. The kernel accepts the same rule twice, so the caller must check [`mark_rules`] first.
 pub fn add_mark_rule(socket: &mut Socket, rule: MarkRule) -> Result<(), KernelError> {
     change_rule(socket, RTM_NEWRULE, NLM_F_CREATE | NLM_F_EXCL, rule)
 }
@@ -209,7 +223,7 @@ fn change_rule(socket: &mut Socket, kind: u16, flags: u16, rule: MarkRule) -> Re
     })
 }
 
-/// All rules of a family that go by mark.
+/// All rules of a family that select packets by mark.
 pub fn mark_rules(socket: &mut Socket, family: Family) -> Result<Vec<MarkRule>, KernelError> {
     socket.dump(
         |writer, sequence| {

@@ -42,7 +42,7 @@ pub fn is_transparent(socket: impl AsFd, ipv6: bool) -> io::Result<bool> {
 }
 
 /// Whether a socket could not be made or accepted because the process or the machine has no descriptors left.
-pub fn is_exhausted(error: &io::Error) -> bool {
+pub fn is_out_of_descriptors(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
 }
 
@@ -56,51 +56,41 @@ pub fn set_mark(socket: impl AsFd, mark: u32) -> io::Result<()> {
     )
 }
 
-/// Lets the kernel choose the port when the socket connects rather than when it is bound to an address.
+/// Lets the kernel choose the source port on `connect` rather than on `bind` (`IP_BIND_ADDRESS_NO_PORT`).
 ///
-/// Then a port is taken only towards one destination, not for all of them until long after the connection ended.
-pub fn set_late_port(socket: impl AsFd) -> io::Result<()> {
+/// Then the port is occupied for one destination only, not for all destinations until long after the connection ended.
+pub fn set_bind_address_no_port(socket: impl AsFd) -> io::Result<()> {
     // Also for IPv6: there is one option for both families.
     sys::set_option(socket.as_fd(), libc::SOL_IP, libc::IP_BIND_ADDRESS_NO_PORT, 1)
 }
 
-/// When the kernel asks a silent peer whether it is still there.
+/// TCP keepalive: when the kernel probes an idle peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Keepalive {
-    /// After so much silence.
-    pub after: Duration,
-    /// Then so often.
-    pub every: Duration,
-    /// And after so many questions without an answer the connection is broken.
-    pub questions: u8,
+    /// Idle time before the first probe.
+    pub idle: Duration,
+    /// Interval between probes.
+    pub interval: Duration,
+    /// Number of unanswered probes after which the connection is closed.
+    pub probes: u8,
 }
 
-/// Has the kernel ask silent peers. Connections that a listener accepts take it over.
+/// Enables TCP keepalive. Connections that a listener accepts inherit it.
 pub fn set_keepalive(socket: impl AsFd, keepalive: Keepalive) -> io::Result<()> {
     let socket = socket.as_fd();
     let seconds = |time: Duration| libc::c_int::try_from(time.as_secs()).unwrap_or(libc::c_int::MAX);
-    sys::set_option(
-        socket,
-        libc::SOL_TCP,
-        libc::TCP_KEEPIDLE,
-        seconds(keepalive.after),
-    )?;
+    sys::set_option(socket, libc::SOL_TCP, libc::TCP_KEEPIDLE, seconds(keepalive.idle))?;
     sys::set_option(
         socket,
         libc::SOL_TCP,
         libc::TCP_KEEPINTVL,
-        seconds(keepalive.every),
+        seconds(keepalive.interval),
     )?;
-    sys::set_option(
-        socket,
-        libc::SOL_TCP,
-        libc::TCP_KEEPCNT,
-        keepalive.questions.into(),
-    )?;
+    sys::set_option(socket, libc::SOL_TCP, libc::TCP_KEEPCNT, keepalive.probes.into())?;
     sys::set_option(socket, libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1)
 }
 
-/// What was set; nothing where the kernel does not ask.
+/// The keepalive settings of a socket; `None` if keepalive is off.
 pub fn keepalive(socket: impl AsFd) -> io::Result<Option<Keepalive>> {
     let socket = socket.as_fd();
     if sys::option(socket, libc::SOL_SOCKET, libc::SO_KEEPALIVE)? == 0 {
@@ -108,25 +98,25 @@ pub fn keepalive(socket: impl AsFd) -> io::Result<Option<Keepalive>> {
     }
     let read = |name| sys::option(socket, libc::SOL_TCP, name).map(|value| u32::try_from(value).unwrap_or(0));
     Ok(Some(Keepalive {
-        after: Duration::from_secs(read(libc::TCP_KEEPIDLE)?.into()),
-        every: Duration::from_secs(read(libc::TCP_KEEPINTVL)?.into()),
-        questions: u8::try_from(read(libc::TCP_KEEPCNT)?).unwrap_or(u8::MAX),
+        idle: Duration::from_secs(read(libc::TCP_KEEPIDLE)?.into()),
+        interval: Duration::from_secs(read(libc::TCP_KEEPINTVL)?.into()),
+        probes: u8::try_from(read(libc::TCP_KEEPCNT)?).unwrap_or(u8::MAX),
     }))
 }
 
-/// Lets a listener keep so many connections that nobody has accepted yet.
+/// Sets the backlog of a listener: the number of connections that wait to be accepted.
 pub fn set_backlog(listener: impl AsFd, count: u16) -> io::Result<()> {
     sys::listen(listener.as_fd(), count.into())
 }
 
-/// How a TCP socket is made.
+/// Options of a socket that are set before it is bound or connected.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct TcpOptions {
-    /// Bind here first.
+    /// The local address to bind to.
     pub bind: Option<SocketAddr>,
-    /// Use addresses that are not this host's.
+    /// Allow addresses that are not this host's (`IP_TRANSPARENT`).
     pub transparent: bool,
-    /// Put this mark on packets.
+    /// The mark of outgoing packets (`SO_MARK`).
     pub mark: Option<u32>,
     /// Share the port with other sockets of the same user.
     pub reuse_port: bool,
@@ -171,13 +161,13 @@ impl TcpOptions {
     }
 
     /// Connects to an address, for at most this long.
-    pub fn connect(&self, address: SocketAddr, patience: Duration) -> io::Result<TcpStream> {
+    pub fn connect(&self, address: SocketAddr, timeout: Duration) -> io::Result<TcpStream> {
         self.start(address)?
-            .finish(patience)?
+            .finish(timeout)?
             .map_err(|_| io::ErrorKind::TimedOut.into())
     }
 
-    /// Sends the first packet of a connection and does not wait for an answer.
+    /// Sends the SYN of a connection and does not wait for the answer.
     pub fn start(&self, address: SocketAddr) -> io::Result<Connecting> {
         let fd = self.socket(address, libc::SOCK_STREAM | libc::SOCK_NONBLOCK)?;
         match sys::connect(fd.as_fd(), address) {
@@ -198,16 +188,16 @@ impl TcpOptions {
     }
 }
 
-/// A connection that has not been answered yet.
+/// A connection whose handshake is not complete yet.
 #[derive(Debug)]
 pub struct Connecting {
     fd: OwnedFd,
 }
 
 impl Connecting {
-    /// Waits for the answer; hands itself back if there is none in time.
-    pub fn finish(self, patience: Duration) -> io::Result<Result<TcpStream, Self>> {
-        if !wait(&[self.fd.as_fd()], libc::POLLOUT, patience)?.contains(&true) {
+    /// Waits until the connection is established or refused; returns itself if neither happens within `timeout`.
+    pub fn finish(self, timeout: Duration) -> io::Result<Result<TcpStream, Self>> {
+        if !wait(&[self.fd.as_fd()], libc::POLLOUT, timeout)?.contains(&true) {
             return Ok(Err(self));
         }
         match sys::option(self.fd.as_fd(), libc::SOL_SOCKET, libc::SO_ERROR)? {
@@ -220,13 +210,13 @@ impl Connecting {
     }
 }
 
-/// Waits until one of the sockets has something to read; says which have. Nothing within `patience`: none has.
-pub fn readable(sockets: &[BorrowedFd<'_>], patience: Duration) -> io::Result<Vec<bool>> {
-    wait(sockets, libc::POLLIN, patience)
+/// Waits until at least one socket is readable and returns which are; none are if `timeout` passes first.
+pub fn readable(sockets: &[BorrowedFd<'_>], timeout: Duration) -> io::Result<Vec<bool>> {
+    wait(sockets, libc::POLLIN, timeout)
 }
 
-fn wait(sockets: &[BorrowedFd<'_>], events: libc::c_short, patience: Duration) -> io::Result<Vec<bool>> {
-    let end = Instant::now() + patience;
+fn wait(sockets: &[BorrowedFd<'_>], events: libc::c_short, timeout: Duration) -> io::Result<Vec<bool>> {
+    let end = Instant::now() + timeout;
     loop {
         let left = end.saturating_duration_since(Instant::now());
         // Round up, so that the last part of a millisecond is not spent spinning.

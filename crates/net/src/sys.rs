@@ -73,7 +73,7 @@ pub(crate) fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok((owned(ends[0]), owned(ends[1])))
 }
 
-/// Asks for a pipe that holds so many bytes; gives what it holds now.
+/// Requests a pipe capacity in bytes; returns the present capacity.
 pub(crate) fn set_pipe_size(fd: BorrowedFd<'_>, bytes: libc::c_int) -> io::Result<usize> {
     // SAFETY: the command takes an integer; no memory is passed.
     check_len(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETPIPE_SZ, bytes) } as libc::ssize_t)
@@ -159,8 +159,8 @@ pub(crate) fn bind_packet(fd: BorrowedFd<'_>, interface: i32, protocol: u16) -> 
     check(unsafe { libc::bind(fd.as_raw_fd(), (&raw const address).cast(), length) }).map(drop)
 }
 
-/// Raises this process's limit of open descriptors as far as it may; gives the limit.
-pub(crate) fn raise_descriptors() -> io::Result<u64> {
+/// Raises this process's soft limit of open descriptors to the hard limit; returns the limit.
+pub(crate) fn raise_descriptor_limit() -> io::Result<u64> {
     let mut limit = libc::rlimit {
         rlim_cur: 0,
         rlim_max: 0,
@@ -234,7 +234,7 @@ pub(crate) fn clear_thread_groups() -> io::Result<()> {
     check(libc::c_int::try_from(rc).unwrap_or(-1)).map(drop)
 }
 
-/// Neither the calling thread nor what it executes gets rights it does not have.
+/// Sets `no_new_privs`: neither the calling thread nor a program it executes can gain privileges.
 pub(crate) fn set_no_new_privileges() -> io::Result<()> {
     let on: libc::c_ulong = 1;
     // SAFETY: no memory is passed.
@@ -257,7 +257,7 @@ pub(crate) fn ids() -> (u32, u32) {
     unsafe { (libc::geteuid(), libc::getegid()) }
 }
 
-/// Takes one ended child off the list without waiting: its id and raw status.
+/// Reaps one ended child without waiting: its id and raw status.
 pub(crate) fn wait_any() -> io::Result<Option<(libc::pid_t, libc::c_int)>> {
     let mut status = 0;
     // SAFETY: the pointer is to a local that outlives the call.
@@ -274,7 +274,7 @@ pub(crate) fn set_child_subreaper() -> io::Result<()> {
     check(unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, on, 0, 0, 0) }).map(drop)
 }
 
-/// Blocks signals for the calling thread and those it starts, or lets them through again.
+/// Blocks signals for the calling thread and the threads it starts, or unblocks them.
 pub(crate) fn block_signals(numbers: &[libc::c_int], block: bool) -> io::Result<()> {
     let how = if block { libc::SIG_BLOCK } else { libc::SIG_UNBLOCK };
     let mut set = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
@@ -288,12 +288,12 @@ pub(crate) fn block_signals(numbers: &[libc::c_int], block: bool) -> io::Result<
     };
     match result {
         0 => Ok(()),
-        // It gives the error instead of setting it.
+        // pthread_sigmask returns the error number instead of setting errno.
         error => Err(io::Error::from_raw_os_error(error)),
     }
 }
 
-/// Sends a signal to one process, never to a group or to everybody.
+/// Sends a signal to one process, never to a process group or to all processes.
 pub(crate) fn kill(pid: u32, signal: libc::c_int) -> io::Result<()> {
     let pid = libc::pid_t::try_from(pid)
         .ok()
@@ -303,8 +303,8 @@ pub(crate) fn kill(pid: u32, signal: libc::c_int) -> io::Result<()> {
     check(unsafe { libc::kill(pid, signal) }).map(drop)
 }
 
-/// Ends the child with a signal when the thread that starts it ends, however it ends.
-pub(crate) fn end_with_parent(command: &mut std::process::Command, signal: libc::c_int) {
+/// The kernel sends this signal to the child when the thread that starts it ends, for any reason.
+pub(crate) fn kill_with_parent(command: &mut std::process::Command, signal: libc::c_int) {
     use std::os::unix::process::CommandExt;
     let parent = libc::pid_t::try_from(std::process::id()).unwrap_or_default();
     let before_exec = move || {

@@ -29,7 +29,7 @@ impl Cidr {
         self.0.addr()
     }
 
-    /// How many leading bits count.
+    /// The prefix length in bits.
     pub fn prefix(self) -> u8 {
         self.0.prefix_len()
     }
@@ -70,7 +70,7 @@ impl fmt::Display for Address {
 /// Why a text is not a range, or not a list of them.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum ParseCidrError {
-    /// An entry that is no range.
+    /// An entry that is not a range.
     #[error("{} is not an address range", quote(.entry))]
     NotARange {
         /// The entry.
@@ -90,7 +90,7 @@ pub enum ParseCidrError {
 }
 
 impl ParseCidrError {
-    /// What a person can do about it.
+    /// What the user can do about it.
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             Self::NotARange { .. } => {

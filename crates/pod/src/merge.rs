@@ -70,7 +70,7 @@ enum Identity {
     Port,
 }
 
-/// How the items of a list are told apart; none for lists that are replaced as a whole.
+/// The merge key of a list's items; `None` for lists that are replaced as a whole.
 ///
 /// k8s: the merge keys of the pod API. Ports merge by number *and* protocol: by number alone, as the API
 /// declares it, 53/TCP and 53/UDP would swallow each other.

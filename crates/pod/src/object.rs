@@ -1,7 +1,7 @@
 //! What every Kubernetes object has: kind, name, namespace, labels, annotations.
 //!
-//! Read-only views of a value. A field of the wrong type is treated as absent here; that it is wrong is said
-//! by [`validate`](crate::validate).
+//! Read-only views of a value. A field of the wrong type is treated as absent here;
+//! [`validate`](crate::validate) reports it.
 
 use serde_json::{Map, Value};
 

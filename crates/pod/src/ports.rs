@@ -45,7 +45,7 @@ impl fmt::Display for Ports {
 /// What a list may have in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Allow {
-    /// `*` may stand for all ports.
+    /// `*` is accepted for all ports.
     pub wildcard: bool,
     /// 0 is a port.
     pub zero: bool,
@@ -54,7 +54,7 @@ pub struct Allow {
 /// Why a text is not a list of ports.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum ParsePortsError {
-    /// An entry that is no port.
+    /// An entry that is not a port.
     #[error("{} is not a port", quote(.entry))]
     NotAPort {
         /// The entry.

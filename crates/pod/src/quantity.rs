@@ -13,7 +13,7 @@ use crate::quote::quote;
 /// Billionths per unit.
 const NANOS: i128 = 1_000_000_000;
 /// Largest binary amount, in whole units.
-const MOST: i128 = (1 << 63) - 1;
+const MAX_BINARY_UNITS: i128 = (1 << 63) - 1;
 /// Digits after the point that are read exactly; the rest only rounds up.
 const FRACTION_DIGITS: usize = 18;
 
@@ -40,7 +40,7 @@ pub struct Quantity {
 /// Why a text is not a quantity.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ParseQuantityError {
-    /// Nothing there.
+    /// The text is empty.
     #[error("quantity is empty")]
     Empty,
     /// No number at the start.
@@ -57,7 +57,7 @@ pub enum ParseQuantityError {
 }
 
 impl ParseQuantityError {
-    /// What a person can do about it.
+    /// What the user can do about it.
     pub fn hint(&self) -> Option<&'static str> {
         Some("write a number with one of the suffixes m, k, M, G, T, P, E, Ki, Mi, Gi, Ti, Pi, Ei, or none")
     }
@@ -83,12 +83,12 @@ impl Quantity {
         round_up(self.nanos, NANOS)
     }
 
-    /// Whether it is nothing.
+    /// Whether the amount is zero.
     pub fn is_zero(&self) -> bool {
         self.nanos == 0
     }
 
-    /// Whether it is less than nothing, which no resource may be.
+    /// Whether the amount is negative, which no resource may be.
     pub fn is_negative(&self) -> bool {
         self.nanos < 0
     }
@@ -150,7 +150,7 @@ impl FromStr for Quantity {
         })?;
         let exact = nanos(whole, fraction, scale);
         let nanos = match format {
-            Format::Binary => exact.min(MOST * NANOS),
+            Format::Binary => exact.min(MAX_BINARY_UNITS * NANOS),
             Format::Decimal | Format::Exponent => exact,
         };
         // Beyond 10^29 only the text still says how much it is.
@@ -232,7 +232,7 @@ fn nanos(whole: &str, fraction: &str, scale: Scale) -> i128 {
         Scale::Two(_) => 0,
     };
     let lead = i64::try_from(whole.len()).unwrap_or(i64::MAX) - i64::try_from(zeros).unwrap_or(0);
-    // Where the point stands in `significant`, after the decimal suffix has moved it.
+    // The position of the decimal point in `significant`, after the decimal suffix has moved it.
     let point = lead.saturating_add(power);
     if point > 38 {
         return i128::MAX;
@@ -299,7 +299,7 @@ impl fmt::Display for Quantity {
     }
 }
 
-/// Divides by `base` as often as it goes, at most `limit` times.
+/// Divides by `base` as often as there is no remainder, at most `limit` times.
 fn reduce(mut amount: i128, base: i128, limit: usize) -> (i128, usize) {
     let mut steps = 0;
     while steps < limit && amount % base == 0 {

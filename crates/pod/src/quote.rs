@@ -1,11 +1,11 @@
-//! Foreign text in messages.
+//! Untrusted text in messages.
 
-/// Characters of a foreign text that a message repeats.
-const MOST: usize = 80;
+/// Maximum number of characters of an untrusted text that a message repeats.
+const MAX_QUOTED_CHARS: usize = 80;
 
-/// A text in quotes, escaped, and not a megabyte long.
+/// A text in quotes, escaped and shortened.
 pub(crate) fn quote(text: &str) -> String {
-    match text.char_indices().nth(MOST) {
+    match text.char_indices().nth(MAX_QUOTED_CHARS) {
         None => format!("{text:?}"),
         Some((end, _)) => format!("{:?}…", text.get(..end).unwrap_or("")),
     }
@@ -14,7 +14,7 @@ pub(crate) fn quote(text: &str) -> String {
 /// A value as JSON, not longer than a quoted text.
 pub(crate) fn brief(value: &serde_json::Value) -> String {
     let json = value.to_string();
-    match json.char_indices().nth(MOST) {
+    match json.char_indices().nth(MAX_QUOTED_CHARS) {
         None => json,
         Some((end, _)) => format!("{}…", json.get(..end).unwrap_or("")),
     }
@@ -27,6 +27,9 @@ mod tests {
     #[test]
     fn long_and_hostile_texts() {
         assert_eq!(quote("a\n\"b"), r#""a\n\"b""#);
-        assert_eq!(quote(&"é".repeat(1 << 20)).chars().count(), super::MOST + 3);
+        assert_eq!(
+            quote(&"é".repeat(1 << 20)).chars().count(),
+            super::MAX_QUOTED_CHARS + 3
+        );
     }
 }

@@ -21,7 +21,7 @@ pub type Slot = usize;
 /// What happens to a container that has ended, by pod `restartPolicy`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum RestartPolicy {
-    /// Started again whatever its exit code.
+    /// Restarted after any exit code.
     #[default]
     Always,
     /// Started again when it failed.

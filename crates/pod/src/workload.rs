@@ -1,8 +1,7 @@
-//! Finds the pods in an object by its shape, whatever its kind.
+//! Finds the pods in an object of any kind, by its structure.
 //!
 //! A pod template is recognised by what it is (`spec.containers` is a list), not by a list of kinds, so Argo
-//! Rollouts, Knative Services and custom resources nobody here has heard of are found too. A list is searched
-//! item by item. Only for the kinds of Kubernetes and `OpenShift` themselves is a missing template an error;
+//! Rollouts, Knative Services and unknown custom resources are found too. A list is searched item by item. Only for the kinds of Kubernetes and `OpenShift` themselves is a missing template an error;
 //! for any other kind it just means that there is no pod in it.
 //!
 //! differs from istio: `kube-inject` knows eight kinds and copies all others silently, because it decodes into
@@ -14,7 +13,7 @@ use crate::object;
 use crate::path::Path;
 
 /// Nesting of lists in lists that is still searched. Kubernetes itself produces one level.
-const LIST_DEPTH: usize = 8;
+const MAX_LIST_DEPTH: usize = 8;
 
 /// A pod, or a template for pods, inside an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -109,7 +108,7 @@ pub fn workloads(document: &Value) -> Vec<Workload> {
 
 fn search(object: &Value, at: Path, depth: usize, found: &mut Vec<Shape>) {
     match items(object) {
-        Some(items) if depth < LIST_DEPTH => {
+        Some(items) if depth < MAX_LIST_DEPTH => {
             let list = at.join("items");
             for (index, item) in items.iter().enumerate() {
                 search(item, list.join(index), depth + 1, found);

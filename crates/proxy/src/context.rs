@@ -179,7 +179,7 @@ impl Context {
             dns,
             profiling,
         } = settings;
-        if let Ok(descriptors) = remora_net::privilege::descriptors() {
+        if let Ok(descriptors) = remora_net::privilege::descriptor_limit() {
             limits.connections = limits.connections.min(affordable(descriptors));
         }
         let pool = Arc::new(Pool::default());

@@ -185,7 +185,7 @@ async fn accept(door: Door, listener: TcpListener, ctx: Arc<Context>) {
             }
             Err(error) => error,
         };
-        let exhausted = remora_net::socket::is_exhausted(&error);
+        let exhausted = remora_net::socket::is_out_of_descriptors(&error);
         let turn_away = poll_fn(|cx| Poll::Ready(reserve.turn_away(door, &listener, cx, &ctx)));
         if exhausted && turn_away.await {
             continue;

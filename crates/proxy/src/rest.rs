@@ -51,7 +51,7 @@ pub async fn give_back_when_idle() {
         tokio::time::sleep(pause).await;
         if seen.look(memory::cpu_time(), pause) {
             spare::clear();
-            memory::give_back();
+            memory::release_unused();
             // What that brought in again is not work.
             seen.given = Some(memory::cpu_time());
         }

@@ -13,9 +13,9 @@ use tokio::net::{TcpSocket, TcpStream};
 /// A peer that vanished without a word is noticed within half an hour, not only when the idle timeout ends.
 // istio: ztunnel asks after 180 s, every 180 s, nine times.
 pub(crate) const KEEPALIVE: Keepalive = Keepalive {
-    after: Duration::from_mins(3),
-    every: Duration::from_mins(3),
-    questions: 9,
+    idle: Duration::from_mins(3),
+    interval: Duration::from_mins(3),
+    probes: 9,
 };
 
 /// A connection from wherever the kernel likes.
@@ -55,7 +55,7 @@ pub(crate) async fn connect_application(
     let socket = socket(address)?;
     // All these connections have one source address: without this they would share its ports with those that
     // ended within the last minute, whatever their destinations.
-    remora_net::socket::set_late_port(&socket)?;
+    remora_net::socket::set_bind_address_no_port(&socket)?;
     if let Speaker::Caller(_, mark) = speaker {
         remora_net::socket::set_transparent(&socket, address.is_ipv6())?;
         remora_net::socket::set_mark(&socket, mark)?;

@@ -1,8 +1,8 @@
-//! Rules sorted into the chains they end up in, with insertions carried out.
+//! Rules grouped by chain, with insertions applied.
 
-use crate::rule::{Chain, Place, Rule, Table};
+use crate::rule::{Chain, Position, Rule, Table};
 
-/// The chains of one family, as they are after all rules have been added in build order.
+/// The chains of one address family after all rules have been added in build order.
 #[derive(Debug, Clone)]
 pub struct Chains<'a> {
     lists: Vec<Vec<&'a Rule>>,
@@ -19,8 +19,8 @@ impl<'a> Chains<'a> {
         for rule in rules {
             let list = &mut lists[slot(rule.table, rule.chain)];
             match rule.place {
-                Place::Append => list.push(rule),
-                Place::Insert(at) => list.insert(at.saturating_sub(1).min(list.len()), rule),
+                Position::Append => list.push(rule),
+                Position::Insert(at) => list.insert(at.saturating_sub(1).min(list.len()), rule),
             }
         }
         Self { lists }

@@ -1,7 +1,7 @@
-//! How meshes spell the options: flags of their init containers, annotations of their pods.
+//! The names that each mesh uses for the options: flags of its init containers, annotations of its pods.
 //!
-//! Istio's names are the vocabulary ([`Name`]); the other meshes are tables that translate into it. Their rules have the
-//! same form: exempt users, exempt ports and ranges, everything else to the proxy.
+//! Istio's names identify the options ([`Name`]); a table for each other mesh translates its names. The rules of all
+//! meshes have the same form: exempt users, exempt ports and ranges, everything else to the proxy.
 
 use crate::options::Name;
 
@@ -20,7 +20,7 @@ pub struct Dialect {
     pub flags: &'static [(&'static str, Name)],
     /// Annotations of pods.
     pub annotations: &'static [Annotation],
-    /// What counts where neither a flag nor an annotation says otherwise.
+    /// Values of options that neither a flag nor an annotation sets.
     pub defaults: &'static [(Name, &'static str)],
     /// User of the proxy, unless its container has another.
     pub uid: u32,
@@ -37,7 +37,7 @@ pub struct Annotation {
     pub key: &'static str,
     /// The option.
     pub option: Name,
-    /// Its value where the node captures the traffic and the pod does not say otherwise.
+    /// Its value where the node captures the traffic (CNI) and the pod does not set the annotation.
     pub default: Option<&'static str>,
 }
 
@@ -120,8 +120,8 @@ pub static ISTIO: Dialect = Dialect {
     own_ports: &[15020, 15021, 15090],
 };
 
-/// What the other meshes capture unless told otherwise: everything.
-const EVERYTHING: &[(Name, &str)] = &[(Name::IstioServiceCidr, "*"), (Name::IstioInboundPorts, "*")];
+/// The defaults of the other meshes: all destinations and all inbound ports are captured.
+const CAPTURE_ALL: &[(Name, &str)] = &[(Name::IstioServiceCidr, "*"), (Name::IstioInboundPorts, "*")];
 
 /// Linkerd.
 pub static LINKERD: Dialect = Dialect {
@@ -159,7 +159,7 @@ pub static LINKERD: Dialect = Dialect {
             None,
         ),
     ],
-    defaults: EVERYTHING,
+    defaults: CAPTURE_ALL,
     uid: 2102,
     gid: None,
     own_ports: &[4190, 4191, 4567, 4568],
@@ -194,7 +194,7 @@ pub static KUMA: Dialect = Dialect {
             None,
         ),
     ],
-    defaults: EVERYTHING,
+    defaults: CAPTURE_ALL,
     uid: 5678,
     gid: None,
     own_ports: &[9901, 9902, 9000, 9001],

@@ -1,8 +1,8 @@
-//! What the rules do with a packet, decided without a kernel.
+//! Evaluates the rules for a packet without a kernel.
 //!
 //! [`Evaluator::decide`] follows the first packet of a connection through the tables in the kernel's order
-//! and allocates nothing; [`Evaluator::explain`] also says which rules it passed. Both work on the rules of
-//! the plan, so they hold for either back end. What the host adds is up to the caller: routing (which
+//! and allocates nothing; [`Evaluator::explain`] also returns the rules that matched. Both work on the rules of
+//! the plan, so they hold for either back end. The caller decides what depends on the host: routing (which
 //! interface a packet leaves by) is part of the packet.
 
 mod packet;
@@ -15,44 +15,44 @@ use crate::value::Owner;
 pub use packet::{ConnectionState, Direction, Packet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// What becomes of a connection.
+/// What the rules do with a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Fate {
-    /// It goes where it was going.
+    /// It goes to its original destination.
     Untouched,
-    /// It goes to a port of this host; the listener asks for the original destination.
+    /// It is redirected to a port of this host; the listener reads the original destination (`SO_ORIGINAL_DST`).
     Redirected(u16),
     /// It is handed over to the transparent listener on a port.
     Transparent(u16),
-    /// It waits for the switch.
+    /// The switch holds it: the packet is dropped, and the client retries.
     Held,
-    /// It is thrown away.
+    /// It is dropped.
     Dropped,
 }
 
 /// The decision about a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Decision<'a> {
-    /// What becomes of it.
+    /// What the rules do with it.
     pub fate: Fate,
     /// The rule that decided; none if the packet passed them all.
     pub rule: Option<&'a Rule>,
-    /// The mark it has in the end.
+    /// The packet's mark after all rules.
     pub mark: u32,
-    /// The zone it is tracked in.
+    /// The connection tracking zone.
     pub zone: u16,
 }
 
-/// A rule that a packet matched on its way.
+/// A rule that a packet matched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Step<'a> {
     /// The rule.
     pub rule: &'a Rule,
-    /// Its place in its chain, counted from 1.
+    /// The rule's position in its chain, counted from 1.
     pub place: usize,
 }
 
-/// The rules of both families, ready to be asked.
+/// Evaluates the rules of both address families.
 #[derive(Debug, Clone)]
 pub struct Evaluator<'a> {
     v4: Chains<'a>,
@@ -68,11 +68,11 @@ enum End<'a> {
     At(&'a Rule),
 }
 
-/// A packet on its way.
+/// A packet during its evaluation.
 struct Walk<'p, 't, 'a> {
     packet: Packet<'p>,
     zone: Option<u16>,
-    /// The last rule that sent the packet back to where it was called from.
+    /// The last rule that returned the packet to the calling chain.
     returned: Option<&'a Rule>,
     trail: Option<&'t mut Vec<Step<'a>>>,
 }
@@ -88,12 +88,12 @@ impl<'a> Evaluator<'a> {
         }
     }
 
-    /// What becomes of a packet.
+    /// What the rules do with a packet.
     pub fn decide(&self, packet: &Packet<'_>) -> Decision<'a> {
         self.follow(packet, None)
     }
 
-    /// What becomes of a packet, and every rule it matched on its way.
+    /// What the rules do with a packet, and every rule that it matched.
     pub fn explain(&self, packet: &Packet<'_>) -> (Decision<'a>, Vec<Step<'a>>) {
         let mut trail = Vec::new();
         let decision = self.follow(packet, Some(&mut trail));
@@ -124,18 +124,19 @@ impl<'a> Evaluator<'a> {
         match packet.direction {
             Direction::Out { interface } => {
                 walk.hook(chains, Chain::Output, true, &mut decision);
-                // What leaves by lo arrives again. Its translation is settled: nat is not asked twice.
-                if self.settle(&mut walk, &mut decision)
+                // A packet that leaves by lo arrives again. Its address translation is decided: the kernel does not
+                // consult nat a second time.
+                if self.apply_switch(&mut walk, &mut decision)
                     && (interface == "lo" || decision.fate != Fate::Untouched)
                 {
                     walk.packet.direction = Direction::In { interface: "lo" };
                     walk.hook(chains, Chain::Prerouting, false, &mut decision);
-                    self.settle(&mut walk, &mut decision);
+                    self.apply_switch(&mut walk, &mut decision);
                 }
             }
             Direction::In { .. } => {
                 walk.hook(chains, Chain::Prerouting, true, &mut decision);
-                self.settle(&mut walk, &mut decision);
+                self.apply_switch(&mut walk, &mut decision);
             }
         }
         decision.rule = decision.rule.or(walk.returned);
@@ -144,8 +145,8 @@ impl<'a> Evaluator<'a> {
         decision
     }
 
-    /// Applies the switch and the redirection; says whether the packet is still there.
-    fn settle(&self, walk: &mut Walk<'_, '_, 'a>, decision: &mut Decision<'a>) -> bool {
+    /// Applies the switch and the redirection; returns whether the packet continues.
+    fn apply_switch(&self, walk: &mut Walk<'_, '_, 'a>, decision: &mut Decision<'a>) -> bool {
         match (decision.fate, self.state) {
             (Fate::Redirected(_) | Fate::Transparent(_), switch::State::Open) => {
                 decision.fate = Fate::Untouched;
@@ -181,7 +182,7 @@ impl<'a> Walk<'_, '_, 'a> {
                     self.packet.mark = mark;
                     Fate::Transparent(port)
                 }
-                // Accepted or returned: the next table is asked all the same.
+                // Accepted or returned: the kernel still consults the next table.
                 _ => {
                     if decision.fate == Fate::Untouched {
                         decision.rule = Some(rule);
@@ -197,7 +198,7 @@ impl<'a> Walk<'_, '_, 'a> {
 
     fn chain(&mut self, chains: &Chains<'a>, table: Table, chain: Chain) -> End<'a> {
         for (index, rule) in chains.rules(table, chain).iter().enumerate() {
-            if !rule.matches.iter().all(|item| self.holds(item)) {
+            if !rule.matches.iter().all(|item| self.matches(item)) {
                 continue;
             }
             if let Some(trail) = self.trail.as_deref_mut() {
@@ -231,7 +232,7 @@ impl<'a> Walk<'_, '_, 'a> {
         End::Through
     }
 
-    fn holds(&self, item: &Match) -> bool {
+    fn matches(&self, item: &Match) -> bool {
         let packet = &self.packet;
         match item {
             Match::In(interface) => {
@@ -246,7 +247,7 @@ impl<'a> Walk<'_, '_, 'a> {
             Match::DestinationPort { ports, not } => ports.contains(packet.destination.port()) != *not,
             Match::DestinationPortNoneOf(ports) => !ports.contains(&packet.destination.port()),
             Match::SourcePort(port) => packet.source.port() == *port,
-            Match::Owner { kind, owner, not } => self.owned(*kind, owner, *not),
+            Match::Owner { kind, owner, not } => self.matches_owner(*kind, owner, *not),
             Match::State(State::Invalid) => packet.state == ConnectionState::Invalid,
             Match::State(State::Established) => packet.state == ConnectionState::Established,
             Match::Mark { mark, not } => (packet.mark == *mark) != *not,
@@ -254,9 +255,9 @@ impl<'a> Walk<'_, '_, 'a> {
         }
     }
 
-    // A packet without a local socket has no owner, and neither test holds. A name that nobody resolved is
-    // nobody's.
-    fn owned(&self, kind: OwnerKind, owner: &Owner, not: bool) -> bool {
+    // A packet without a local socket has no owner, and neither test matches. A name that was not resolved to an id
+    // matches no owner.
+    fn matches_owner(&self, kind: OwnerKind, owner: &Owner, not: bool) -> bool {
         let Some((uid, gid)) = self.packet.owner else {
             return false;
         };

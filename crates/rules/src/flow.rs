@@ -1,8 +1,8 @@
-//! The verdict of a pod's rules for a connection of which not everything is known.
+//! Whether a pod's rules capture a connection of which some properties are unknown.
 //!
-//! The model of start-up knows which user a container has and which port it dials, but rarely the address. [`Capture`]
-//! fills in what is unknown with values that no rule names, and lets the [`Evaluator`] decide: there is no second
-//! reading of the rules.
+//! The model of start-up knows which user a container has and which port it connects to, but rarely the address.
+//! [`Capture`] replaces unknown properties by values that no rule names, and lets the [`Evaluator`] decide: there is
+//! no second implementation of the rules.
 
 use crate::dialect::Dialect;
 use crate::explain::{ConnectionState, Decision, Direction, Evaluator, Fate, Packet};
@@ -56,7 +56,7 @@ impl fmt::Display for Exempt {
 pub struct Flow {
     /// User of the process, when known.
     pub uid: Option<i64>,
-    /// Primary group of the process, when known. Supplementary groups play no part.
+    /// Primary group of the process, when known. The kernel's owner match ignores supplementary groups.
     pub gid: Option<i64>,
     /// Destination address, when known.
     pub address: Option<IpAddr>,
@@ -67,17 +67,17 @@ pub struct Flow {
 }
 
 /// The interface of a pod's network.
-// k8s: runtimes and CNI plugins call it so.
-const INTERFACE: &str = "eth0";
-/// Stands for a DNS server where the rules capture queries to the host's servers only.
-const SOME_SERVER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 96, 0, 10));
+// k8s: the usual name with container runtimes and CNI plugins.
+const POD_INTERFACE: &str = "eth0";
+/// Represents the host's DNS server where the rules capture only queries to the host's servers.
+const PLACEHOLDER_DNS_SERVER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 96, 0, 10));
 /// An address that manifests do not use (TEST-NET-1); neighbours of it are tried if a rule names it.
-const SOME_ADDRESS: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
+const PLACEHOLDER_ADDRESS: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 /// The source of a flow; never that of the proxy's own connections to the application.
-const SOURCE: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 254);
-/// Users and ports from here on stand for those that are not known.
-const SOME_ID: u32 = 100_000;
-const SOME_PORT: u16 = 40_000;
+const SOURCE_ADDRESS: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 254);
+/// The first id that represents an unknown user or group; ids from here on are tried until no rule names one.
+const FIRST_PLACEHOLDER_ID: u32 = 100_000;
+const FIRST_PLACEHOLDER_PORT: u16 = 40_000;
 
 /// The capture rules of a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -98,28 +98,28 @@ impl Capture {
     }
 
     /// The rules for settings, on a host with IPv6.
-    pub fn of_settings(settings: &Settings) -> Self {
+    pub fn from_settings(settings: &Settings) -> Self {
         let host = HostFacts {
             ipv6: true,
-            dns_servers: vec![SOME_SERVER],
+            dns_servers: vec![PLACEHOLDER_DNS_SERVER],
             proxy_user: None,
         };
         Self::new(settings.intent(&host).0)
     }
 
-    /// The rules that a pod's manifest stands for. What cannot be used is left out, and said.
+    /// The rules of a pod, from its manifest. Unusable options are left out and returned as warnings.
     pub fn of_pod(pod: &PodView, dialect: &'static Dialect) -> (Self, Vec<String>) {
         let mut problems = Vec::new();
         let mut options = pod::options(pod, dialect).unwrap_or_else(|error| {
-            problems.push(chain(&error));
-            pod::annotated(pod, dialect)
+            problems.push(error_chain(&error));
+            pod::annotation_options(pod, dialect)
         });
         let settings = loop {
             match Settings::read(&options.given, &options.environment) {
                 Ok(settings) => break settings,
                 Err(error) => {
-                    problems.push(chain(&error));
-                    if !forget(&mut options, &error) {
+                    problems.push(error_chain(&error));
+                    if !remove_option(&mut options, &error) {
                         options = PodOptions {
                             given: Vec::new(),
                             environment: std::collections::BTreeMap::new(),
@@ -129,7 +129,7 @@ impl Capture {
                 }
             }
         };
-        let mut capture = Self::of_settings(&settings);
+        let mut capture = Self::from_settings(&settings);
         let has_group = options.given.iter().any(|g| g.option == Name::ProxyGid);
         if dialect.gid.is_none() && !has_group {
             capture.intent.proxy_gids.clear();
@@ -151,12 +151,12 @@ impl Capture {
         }
     }
 
-    /// What the rules were made from.
+    /// The intent that the rules were made from.
     pub const fn intent(&self) -> &Intent {
         &self.intent
     }
 
-    /// Whether a proxy outside the pod takes the traffic.
+    /// Whether a proxy outside the pod captures the traffic (ambient mode).
     pub const fn is_ambient(&self) -> bool {
         self.ambient
     }
@@ -174,7 +174,7 @@ impl Capture {
         })
     }
 
-    /// Why this flow escapes; `None` when it is captured.
+    /// Why this flow is not captured; `None` if it is captured.
     pub fn exempt(&self, flow: &Flow) -> Option<Exempt> {
         let packet = self.packet(flow);
         let evaluator = Evaluator::new(&self.plan, State::On);
@@ -185,13 +185,15 @@ impl Capture {
         }
     }
 
-    /// Whether a connection from the node to this port is taken by the proxy.
-    pub fn takes_inbound(&self, port: u16) -> bool {
+    /// Whether a connection from the node to this port is redirected to the proxy.
+    pub fn captures_inbound(&self, port: u16) -> bool {
         let packet = Packet {
-            direction: Direction::In { interface: INTERFACE },
+            direction: Direction::In {
+                interface: POD_INTERFACE,
+            },
             protocol: Protocol::Tcp,
-            source: SocketAddr::from((SOURCE, SOME_PORT)),
-            destination: SocketAddr::from((SOME_ADDRESS, port)),
+            source: SocketAddr::from((SOURCE_ADDRESS, FIRST_PLACEHOLDER_PORT)),
+            destination: SocketAddr::from((PLACEHOLDER_ADDRESS, port)),
             owner: None,
             mark: 0,
             connection_mark: 0,
@@ -201,7 +203,7 @@ impl Capture {
         !self.ambient && matches!(decision.fate, Fate::Redirected(_) | Fate::Transparent(_))
     }
 
-    /// A packet of the flow, with values for what is not known that no rule names.
+    /// A packet of the flow. Unknown properties get values that no rule names.
     fn packet(&self, flow: &Flow) -> Packet<'static> {
         let port = flow.port.unwrap_or_else(|| self.unnamed_port());
         let address = flow.address.unwrap_or_else(|| self.unnamed_address(flow, port));
@@ -211,10 +213,14 @@ impl Capture {
         };
         Packet {
             direction: Direction::Out {
-                interface: if address.is_loopback() { "lo" } else { INTERFACE },
+                interface: if address.is_loopback() {
+                    "lo"
+                } else {
+                    POD_INTERFACE
+                },
             },
             protocol: if flow.udp { Protocol::Udp } else { Protocol::Tcp },
-            source: SocketAddr::from((SOURCE, SOME_PORT)),
+            source: SocketAddr::from((SOURCE_ADDRESS, FIRST_PLACEHOLDER_PORT)),
             destination: SocketAddr::new(address, port),
             owner: Some((id(flow.uid, OwnerKind::User), id(flow.gid, OwnerKind::Group))),
             mark: 0,
@@ -225,36 +231,38 @@ impl Capture {
 
     fn unnamed_port(&self) -> u16 {
         let (excluded, included) = (&self.intent.excluded_outbound_ports, &self.intent.outbound_ports);
-        // Where only ports are captured, an unknown one is taken to be among them.
+        // Where only listed ports are captured, an unknown port is assumed to be one of them.
         if matches!(&self.intent.destinations, Destinations::Ranges(ranges) if ranges.is_empty()) {
             let mut ports = included.iter().flat_map(|ports| ports.first..=ports.last);
-            return ports.find(|port| !contains(excluded, *port)).unwrap_or(SOME_PORT);
+            return ports
+                .find(|port| !contains(excluded, *port))
+                .unwrap_or(FIRST_PLACEHOLDER_PORT);
         }
         let named = |port: u16| contains(excluded, port) || contains(included, port);
-        (SOME_PORT..u16::MAX)
+        (FIRST_PLACEHOLDER_PORT..u16::MAX)
             .find(|port| !named(*port))
-            .unwrap_or(SOME_PORT)
+            .unwrap_or(FIRST_PLACEHOLDER_PORT)
     }
 
     /// An address that is captured if any is: not knowing it must not make a flow look exempt.
     fn unnamed_address(&self, flow: &Flow, port: u16) -> IpAddr {
         if flow.udp && port == 53 && self.captures_dns() {
-            return SOME_SERVER;
+            return PLACEHOLDER_DNS_SERVER;
         }
         let excluded = |address: IpAddr| {
             let ranges = &self.intent.excluded_destinations;
             ranges.iter().any(|range| range.contains(address))
         };
-        let neighbours = |from: IpAddr| (0..256_u32).map(move |step| beside(from, step));
+        let neighbours = |from: IpAddr| (0..256_u32).map(move |step| offset_address(from, step));
         let included: Vec<IpAddr> = match &self.intent.destinations {
-            Destinations::All => vec![IpAddr::V4(SOME_ADDRESS)],
+            Destinations::All => vec![IpAddr::V4(PLACEHOLDER_ADDRESS)],
             Destinations::Ranges(ranges) => ranges.iter().map(|range| range.address()).collect(),
         };
         let candidates = included.into_iter().flat_map(neighbours);
         candidates
-            .chain(neighbours(IpAddr::V4(SOME_ADDRESS)))
+            .chain(neighbours(IpAddr::V4(PLACEHOLDER_ADDRESS)))
             .find(|address| !excluded(*address) && !address.is_loopback())
-            .unwrap_or(IpAddr::V4(SOME_ADDRESS))
+            .unwrap_or(IpAddr::V4(PLACEHOLDER_ADDRESS))
     }
 
     fn unnamed_id(&self, kind: OwnerKind) -> u32 {
@@ -263,19 +271,21 @@ impl Capture {
             OwnerKind::Group => (&self.intent.proxy_gids, Some(&self.intent.groups)),
         };
         let excluded: &[Owner] = match groups {
-            // Only these groups are captured: an unknown one is taken to be among them.
+            // Only listed groups are captured: an unknown group is assumed to be one of them.
             Some(Groups::Only(included)) => {
                 let known = included.iter().find_map(|owner| match owner {
                     Owner::Id(id) if !proxy.contains(owner) => Some(*id),
                     _ => None,
                 });
-                return known.unwrap_or(SOME_ID);
+                return known.unwrap_or(FIRST_PLACEHOLDER_ID);
             }
             Some(Groups::AllExcept(excluded)) => excluded,
             None => &[],
         };
         let named = |id: u32| proxy.contains(&Owner::Id(id)) || excluded.contains(&Owner::Id(id));
-        (SOME_ID..u32::MAX).find(|id| !named(*id)).unwrap_or(SOME_ID)
+        (FIRST_PLACEHOLDER_ID..u32::MAX)
+            .find(|id| !named(*id))
+            .unwrap_or(FIRST_PLACEHOLDER_ID)
     }
 }
 
@@ -287,7 +297,7 @@ impl Default for Capture {
 }
 
 impl Default for Intent {
-    // istio: what the init container of an injected pod is told.
+    // istio: the flags of the init container in an injected pod.
     fn default() -> Self {
         let owner = vec![Owner::Id(1337)];
         Self {
@@ -319,15 +329,15 @@ fn contains(list: &[Ports], port: u16) -> bool {
     list.iter().any(|ports| ports.contains(port))
 }
 
-fn beside(address: IpAddr, step: u32) -> IpAddr {
+fn offset_address(address: IpAddr, step: u32) -> IpAddr {
     match address {
         IpAddr::V4(v4) => Ipv4Addr::from_bits(v4.to_bits().wrapping_add(step)).into(),
         IpAddr::V6(v6) => std::net::Ipv6Addr::from_bits(v6.to_bits().wrapping_add(step.into())).into(),
     }
 }
 
-/// Takes back the option that an error is about. `false`: it came from the environment.
-fn forget(options: &mut PodOptions, error: &SettingsError) -> bool {
+/// Removes the option that an error is about; `false` if neither flags nor environment had set it.
+fn remove_option(options: &mut PodOptions, error: &SettingsError) -> bool {
     let option = error.given().option;
     let before = (options.given.len(), options.environment.len());
     options.given.retain(|given| given.option != option);
@@ -337,7 +347,7 @@ fn forget(options: &mut PodOptions, error: &SettingsError) -> bool {
     (options.given.len(), options.environment.len()) != before
 }
 
-fn chain(error: &dyn Error) -> String {
+fn error_chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut next = error.source();
     while let Some(error) = next {
@@ -348,7 +358,7 @@ fn chain(error: &dyn Error) -> String {
     text
 }
 
-/// Why the rule that decided leaves the packet alone.
+/// Why the deciding rule exempts the packet.
 fn reason(decision: &Decision<'_>, packet: &Packet<'_>) -> Exempt {
     let found = decision.rule.and_then(|rule| reason_of(rule, packet));
     found.unwrap_or_else(|| match packet.protocol {

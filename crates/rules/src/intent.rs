@@ -9,7 +9,7 @@ use std::net::IpAddr;
 /// How inbound connections reach the proxy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Mode {
-    /// The destination is rewritten; the original one is asked for by `SO_ORIGINAL_DST`.
+    /// The destination is rewritten; the proxy reads the original one with `SO_ORIGINAL_DST`.
     Redirect,
     /// The packet is handed over unchanged; source and destination are the real ones.
     Tproxy,
@@ -35,7 +35,7 @@ pub enum Destinations {
     Ranges(Vec<Cidr>),
 }
 
-/// Which name queries go to the agent.
+/// Which DNS queries are redirected to the agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Dns {
     /// None.
@@ -58,9 +58,9 @@ pub enum Groups {
 /// What capture should do in one network namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Intent {
-    /// Where outbound connections go.
+    /// The proxy's port for outbound connections.
     pub outbound_port: u16,
-    /// Where inbound connections go.
+    /// The proxy's port for inbound connections.
     pub inbound_port: u16,
     /// The port of tunnels (HBONE), never captured.
     pub tunnel_port: u16,
@@ -68,11 +68,11 @@ pub struct Intent {
     pub proxy_uids: Vec<Owner>,
     /// Groups whose traffic is the proxy's own.
     pub proxy_gids: Vec<Owner>,
-    /// How inbound connections are taken over.
+    /// How inbound connections are captured.
     pub mode: Mode,
-    /// Inbound ports.
+    /// The inbound ports that are captured.
     pub inbound: Inbound,
-    /// Interfaces left alone in both directions.
+    /// Interfaces that are excluded in both directions.
     pub excluded_interfaces: Vec<Interface>,
     /// Interfaces whose incoming traffic counts as outbound (virtual machines).
     pub virtual_interfaces: Vec<Interface>,
@@ -80,7 +80,7 @@ pub struct Intent {
     pub destinations: Destinations,
     /// Outbound destinations that are not.
     pub excluded_destinations: Vec<Cidr>,
-    /// Outbound ports captured whatever the destination.
+    /// Outbound ports that are captured for every destination address.
     pub outbound_ports: Vec<Ports>,
     /// Outbound ports never captured.
     pub excluded_outbound_ports: Vec<Ports>,
@@ -88,20 +88,20 @@ pub struct Intent {
     pub mark: u32,
     /// Routing table that delivers them.
     pub route_table: u32,
-    /// Name queries.
+    /// The DNS queries that are captured.
     pub dns: Dns,
     /// Drop packets that belong to no known connection.
     pub drop_invalid: bool,
-    /// Groups of processes.
+    /// The groups of processes that are captured.
     pub groups: Groups,
-    /// What counts as loopback destination in IPv4.
+    /// The IPv4 destinations that count as loopback.
     pub loopback_v4: Cidr,
     /// Whether IPv6 is captured too.
     pub ipv6: bool,
 }
 
 impl Intent {
-    /// Whether some included range lies on loopback, which changes who may talk to whom there.
+    /// Whether an included range contains loopback addresses, so that connections over `lo` are captured as well.
     // istio: either family counts for both.
     pub fn includes_loopback(&self) -> bool {
         match &self.destinations {

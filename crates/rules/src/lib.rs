@@ -1,9 +1,9 @@
-//! What `istio-iptables` does, as data: options, rules, and the verdict for a packet.
+//! The behaviour of `istio-iptables` as data: options, rules, and the evaluation of packets.
 //!
 //! Flags, environment variables, annotations or a pod give [`options::Settings`]; those and the facts of a host give an
-//! [`Intent`]; [`plan()`] turns it into [`rule::Rule`]s; [`explain::Evaluator`] says what the rules do with a packet. This
-//! is the only place that knows the options and what they mean: the kernel's rules (`capture`), the model of start-up
-//! (`startup`), injection and the command line all use it. No IO.
+//! [`Intent`]; [`plan()`] turns it into [`rule::Rule`]s; [`explain::Evaluator`] evaluates the rules for a packet. Only
+//! this crate knows the options and their meaning: the kernel's rules (`capture`), the model of start-up (`startup`),
+//! injection and the command line all use it. No IO.
 
 pub mod chains;
 pub mod dialect;

@@ -1,4 +1,4 @@
-//! Turns what a pod asks for into rules.
+//! Builds the rules for an intent.
 //!
 //! [`plan`] is pure: the same [`Intent`] always gives the same [`Plan`], in the order in which Istio builds
 //! its rules, so that a plan can be compared, printed, encoded and evaluated without touching a kernel.
@@ -9,11 +9,11 @@ mod inbound;
 mod outbound;
 
 use crate::intent::{Intent, Mode};
-use crate::rule::{Action, Chain, Family, Match, OwnerKind, Place, Protocol, Rule, State, Table};
+use crate::rule::{Action, Chain, Family, Match, OwnerKind, Position, Protocol, Rule, State, Table};
 use crate::value::{Cidr, Interface, Owner, PASSTHROUGH_V4, PASSTHROUGH_V6, Ports};
 use std::net::{IpAddr, Ipv6Addr};
 
-/// Everything that has to be in a namespace for capture to work.
+/// Everything that capture needs in a network namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
     /// The IPv4 rules, in build order.
@@ -89,18 +89,18 @@ impl<'a> Builder<'a> {
             );
             self.append(Table::Mangle, Chain::Drop, [], Action::Drop);
         }
-        let tunnel = [TCP, dport(self.intent.tunnel_port)];
+        let tunnel = [MATCH_TCP, dport(self.intent.tunnel_port)];
         self.append(Table::Nat, Chain::Inbound, tunnel, Action::Return);
         self.append(
             Table::Nat,
             Chain::Redirect,
-            [TCP],
+            [MATCH_TCP],
             Action::Redirect(self.intent.outbound_port),
         );
         self.append(
             Table::Nat,
             Chain::InRedirect,
-            [TCP],
+            [MATCH_TCP],
             Action::Redirect(self.intent.inbound_port),
         );
         self.inbound();
@@ -111,7 +111,7 @@ impl<'a> Builder<'a> {
         self.rules
     }
 
-    // Networks beside the pod's own (multus): appended to the built-in chains before any jump of ours.
+    // Additional networks of the pod (multus): appended to the built-in chains before any jump to Istio's chains.
     fn excluded_interfaces(&mut self) {
         let tables: &[Table] = match self.intent.mode {
             Mode::Redirect => &[Table::Nat],
@@ -153,7 +153,7 @@ impl<'a> Builder<'a> {
         self.rules.push(Rule {
             table,
             chain,
-            place: Place::Append,
+            place: Position::Append,
             matches: matches.into(),
             action,
         });
@@ -170,7 +170,7 @@ impl<'a> Builder<'a> {
         self.rules.push(Rule {
             table,
             chain,
-            place: Place::Insert(at),
+            place: Position::Insert(at),
             matches: matches.into(),
             action,
         });
@@ -184,8 +184,8 @@ impl<'a> Builder<'a> {
     }
 }
 
-const TCP: Match = Match::Protocol(Protocol::Tcp);
-const UDP: Match = Match::Protocol(Protocol::Udp);
+const MATCH_TCP: Match = Match::Protocol(Protocol::Tcp);
+const MATCH_UDP: Match = Match::Protocol(Protocol::Udp);
 
 fn dport(port: u16) -> Match {
     dports(Ports::one(port))

@@ -1,4 +1,4 @@
-//! The options that a pod's manifest stands for.
+//! Reads the capture options from a pod's manifest.
 //!
 //! The rules of a pod with an init container are those of its command line and environment. In any other pod of a mesh
 //! the node installs the rules (CNI), and reads them from annotations. The result is options with their origin, to be
@@ -11,12 +11,12 @@ use remora_pod::spec::{Container, PodView};
 /// Why a pod's options cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PodError {
-    /// The init container's command line.
+    /// The init container's command line cannot be read.
     #[error("read the arguments of container {container}")]
     Arguments {
         /// The container.
         container: String,
-        /// What is wrong.
+        /// The parse error.
         #[source]
         source: ArgvError,
     },
@@ -31,18 +31,18 @@ pub enum CapturedBy {
     Node,
 }
 
-/// The options of a pod, and what reads them.
+/// The options of a pod, and which component installs the rules.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PodOptions {
     /// What installs the rules.
     pub by: CapturedBy,
     /// Flags or annotations.
     pub given: Vec<Given>,
-    /// The environment in which they are read.
+    /// The environment variables of the init container.
     pub environment: Environment,
 }
 
-/// The options that a pod stands for.
+/// The options of a pod: from its init container if it has one, else from its annotations.
 pub fn options(pod: &PodView, dialect: &'static Dialect) -> Result<PodOptions, PodError> {
     for container in &pod.containers[pod.init_slots()] {
         let Some(arguments) = arguments(container, dialect) else {
@@ -54,7 +54,7 @@ pub fn options(pod: &PodView, dialect: &'static Dialect) -> Result<PodOptions, P
                 source,
             })?
         } else {
-            with_defaults(translated(arguments, dialect), dialect)
+            with_defaults(translate_flags(arguments, dialect), dialect)
         };
         return Ok(PodOptions {
             by: CapturedBy::InitContainer(container.name.clone()),
@@ -62,11 +62,11 @@ pub fn options(pod: &PodView, dialect: &'static Dialect) -> Result<PodOptions, P
             environment: container.env.iter().cloned().collect(),
         });
     }
-    Ok(annotated(pod, dialect))
+    Ok(annotation_options(pod, dialect))
 }
 
-/// The options that annotations stand for, whatever the arguments of an init container say.
-pub fn annotated(pod: &PodView, dialect: &'static Dialect) -> PodOptions {
+/// The options of a pod's annotations. The arguments of an init container are ignored.
+pub fn annotation_options(pod: &PodView, dialect: &'static Dialect) -> PodOptions {
     let init = pod.containers[pod.init_slots()]
         .iter()
         .find(|c| dialect.capture.contains(&c.name.as_str()));
@@ -80,12 +80,12 @@ pub fn annotated(pod: &PodView, dialect: &'static Dialect) -> PodOptions {
         let Some(text) = value.or(default) else { continue };
         given.push(Given {
             option: annotation.option,
-            value: spelled(text, annotation.option, dialect),
+            value: istio_notation(text, annotation.option, dialect),
             origin: value.map_or(Origin::Default, |_| Origin::Annotation(annotation.key)),
         });
     }
     let proxy = pod.containers.iter().find(|c| c.name == dialect.proxy);
-    given.extend(of_proxy(proxy, dialect));
+    given.extend(proxy_container_options(proxy, dialect));
     PodOptions {
         by: init.map_or(CapturedBy::Node, |c| CapturedBy::InitContainer(c.name.clone())),
         given: with_defaults(given, dialect),
@@ -97,7 +97,7 @@ pub fn annotated(pod: &PodView, dialect: &'static Dialect) -> PodOptions {
 pub fn arguments<'a>(container: &'a Container, dialect: &Dialect) -> Option<&'a [String]> {
     let name = container.name.as_str();
     let words = container.command.as_slice();
-    // It only looks whether the rules that the node installed work.
+    // This container only validates the rules that the node installed.
     if dialect.validation.contains(&name) {
         return None;
     }
@@ -109,12 +109,12 @@ pub fn arguments<'a>(container: &'a Container, dialect: &Dialect) -> Option<&'a 
         None if dialect.capture.contains(&name) && !words.is_empty() => 0,
         None => return None,
     };
-    // What follows `--` is done afterwards: `istio-iptables FLAGS -- proxy sidecar …`.
+    // The words after `--` are a command to run afterwards: `istio-iptables FLAGS -- proxy sidecar …`.
     let end = words.iter().position(|word| word == "--").unwrap_or(words.len());
     words.get(begin..end)
 }
 
-/// The words of a `command` or `args` list with another value of an option, if the list holds the options.
+/// Changes the value of an option in a `command` or `args` list, if the list contains the options.
 pub fn change_arguments(
     words: &[String],
     dialect: &Dialect,
@@ -166,8 +166,8 @@ fn change_foreign(
     Some(words)
 }
 
-/// Flags of a mesh that is not Istio. Unknown ones concern other things than the rules.
-fn translated(words: &[String], dialect: &Dialect) -> Vec<Given> {
+/// Translates flags of a mesh that is not Istio. Unknown flags do not concern the rules and are skipped.
+fn translate_flags(words: &[String], dialect: &Dialect) -> Vec<Given> {
     let mut given = Vec::new();
     let mut rest = words.iter();
     while let Some(word) = rest.next() {
@@ -181,7 +181,7 @@ fn translated(words: &[String], dialect: &Dialect) -> Vec<Given> {
         if let Some(value) = attached.or_else(|| rest.next().map(String::as_str)) {
             given.push(Given {
                 option: *option,
-                value: spelled(value, *option, dialect),
+                value: istio_notation(value, *option, dialect),
                 origin: Origin::Flag,
             });
         }
@@ -189,8 +189,8 @@ fn translated(words: &[String], dialect: &Dialect) -> Vec<Given> {
     given
 }
 
-/// A value as Istio would spell it: other meshes write port ranges with a dash.
-fn spelled(value: &str, option: Name, dialect: &Dialect) -> String {
+/// A value in Istio's notation: other meshes write port ranges with a dash.
+fn istio_notation(value: &str, option: Name, dialect: &Dialect) -> String {
     let ports = matches!(
         option,
         Name::IstioLocalExcludePorts | Name::IstioLocalOutboundPortsExclude
@@ -202,7 +202,7 @@ fn spelled(value: &str, option: Name, dialect: &Dialect) -> String {
     }
 }
 
-/// Adds what a mesh does unless a flag or an annotation says otherwise.
+/// Adds the mesh's defaults for options that neither a flag nor an annotation sets.
 fn with_defaults(mut given: Vec<Given>, dialect: &Dialect) -> Vec<Given> {
     for (option, value) in dialect.defaults {
         if !given.iter().any(|g| g.option == *option) {
@@ -228,7 +228,7 @@ const fn default(option: Name, value: String) -> Given {
     }
 }
 
-/// The proxy's own ports are never captured, whatever the pod says.
+/// Adds the proxy's own ports to a list of excluded ports: they are never captured.
 fn with_own_ports(list: &str, dialect: &Dialect) -> String {
     let mut ports: Vec<String> = Vec::new();
     let own = dialect.own_ports.iter().map(u16::to_string);
@@ -240,8 +240,8 @@ fn with_own_ports(list: &str, dialect: &Dialect) -> String {
     ports.join(",")
 }
 
-/// What the proxy's own container says: its user and group, and some of its environment.
-fn of_proxy(container: Option<&Container>, dialect: &Dialect) -> Vec<Given> {
+/// The options of the proxy's container: its user and group, and some of its environment.
+fn proxy_container_options(container: Option<&Container>, dialect: &Dialect) -> Vec<Given> {
     let mut given = Vec::new();
     let own = container.map_or((None, None), |c| c.own_ids);
     let ids = [

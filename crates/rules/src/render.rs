@@ -4,7 +4,7 @@
 //! first use, then the rules in build order. It is data for a program's standard input and never passes a
 //! shell.
 
-use crate::rule::{Action, Chain, Match, OwnerKind, Place, Rule, State, Table};
+use crate::rule::{Action, Chain, Match, OwnerKind, Position, Rule, State, Table};
 use std::fmt::{self, Write};
 
 /// The text for `iptables-restore --noflush` (or `ip6tables-restore`).
@@ -62,8 +62,8 @@ pub fn new_chains(rules: &[&Rule]) -> Vec<Chain> {
 /// Writes one rule as `-A CHAIN matches -j TARGET`.
 pub(crate) fn rule(rule: &Rule, out: &mut dyn Write) -> fmt::Result {
     match rule.place {
-        Place::Append => write!(out, "-A {}", rule.chain.name())?,
-        Place::Insert(at) => write!(out, "-I {} {at}", rule.chain.name())?,
+        Position::Append => write!(out, "-A {}", rule.chain.name())?,
+        Position::Insert(at) => write!(out, "-I {} {at}", rule.chain.name())?,
     }
     body(rule, out)
 }

@@ -29,12 +29,12 @@ impl Family {
     }
 }
 
-/// When in a packet's life a chain is consulted. The order is that of the names, as Istio prints them.
+/// The netfilter tables. The variants are in alphabetical order, the order in which Istio prints them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Table {
     /// Marks and transparent proxying, before address translation.
     Mangle,
-    /// Address translation, asked once per connection.
+    /// Address translation, consulted once per connection.
     Nat,
     /// Before connection tracking.
     Raw,
@@ -57,25 +57,25 @@ impl Table {
 /// A list of rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Chain {
-    /// Packets that arrive.
+    /// Incoming packets.
     Prerouting,
-    /// Packets made here.
+    /// Packets of local processes.
     Output,
-    /// What to do with packets from outside.
+    /// Decides about incoming packets.
     Inbound,
-    /// To the outbound listener.
+    /// Redirects to the outbound listener.
     Redirect,
-    /// To the inbound listener.
+    /// Redirects to the inbound listener.
     InRedirect,
-    /// What to do with packets made here.
+    /// Decides about packets of local processes.
     IstioOutput,
-    /// Name queries.
+    /// Redirects DNS queries.
     OutputDns,
-    /// Packets of connections the proxy already holds.
+    /// Delivers packets of connections that the proxy already has.
     Divert,
-    /// New connections for the transparent listener.
+    /// Hands new connections to the transparent listener.
     Tproxy,
-    /// Packets of no known connection.
+    /// Drops packets of no known connection.
     Drop,
 }
 
@@ -113,7 +113,7 @@ impl Chain {
         }
     }
 
-    /// Whether the kernel calls the chain by itself.
+    /// Whether the chain is built in: the kernel consults it without a jump.
     pub const fn is_built_in(self) -> bool {
         matches!(self, Self::Prerouting | Self::Output)
     }
@@ -146,7 +146,7 @@ impl Protocol {
     }
 }
 
-/// Whose packet it is: by the user or by the group of the process that owns the socket.
+/// Whether the owner match compares the user or the group of the process that owns the socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum OwnerKind {
     /// The user.
@@ -158,9 +158,9 @@ pub enum OwnerKind {
 /// What connection tracking says about a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum State {
-    /// It fits no connection.
+    /// It belongs to no connection.
     Invalid,
-    /// It belongs to a connection that both sides have spoken on.
+    /// It belongs to a connection with packets in both directions.
     Established,
 }
 
@@ -193,11 +193,11 @@ pub enum Match {
     DestinationPortNoneOf(Vec<u16>),
     /// From this port.
     SourcePort(u16),
-    /// Made by this owner, or by any other. A packet without a local socket matches neither.
+    /// Sent by this owner, or by any other. A packet without a local socket matches neither.
     Owner {
         /// User or group.
         kind: OwnerKind,
-        /// Which.
+        /// The user or group.
         owner: Owner,
         /// Any other instead.
         not: bool,
@@ -222,13 +222,13 @@ pub enum Action {
     Return,
     /// Leave the packet alone.
     Accept,
-    /// Throw the packet away.
+    /// Drop the packet.
     Drop,
     /// Go through another chain.
     Jump(Chain),
     /// Send the connection to a port of this host.
     Redirect(u16),
-    /// Hand the packet to the transparent listener on this port, with this mark; throw it away if there is
+    /// Hand the packet to the transparent listener on this port, with this mark; drop it if there is
     /// no such listener.
     Tproxy {
         /// The port.
@@ -246,12 +246,12 @@ pub enum Action {
     Zone(u16),
 }
 
-/// Where a rule goes in its chain.
+/// The position where a rule is added to its chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Place {
+pub enum Position {
     /// At the end.
     Append,
-    /// Before the rule that is at this place, counted from 1.
+    /// Before the rule at this position, counted from 1.
     Insert(usize),
 }
 
@@ -262,8 +262,8 @@ pub struct Rule {
     pub table: Table,
     /// The chain.
     pub chain: Chain,
-    /// Where in the chain.
-    pub place: Place,
+    /// The position in the chain.
+    pub place: Position,
     /// All of these must hold.
     pub matches: Vec<Match>,
     /// What then happens.
@@ -271,7 +271,7 @@ pub struct Rule {
 }
 
 impl Rule {
-    /// The protocol the rule asks for, if it does.
+    /// The protocol that the rule matches, if it matches one.
     pub fn protocol(&self) -> Option<Protocol> {
         self.matches.iter().find_map(|m| match m {
             Match::Protocol(protocol) => Some(*protocol),

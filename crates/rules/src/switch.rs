@@ -1,12 +1,12 @@
 //! The switch: whether captured connections go to the proxy, wait, or pass by.
 //!
-//! The rules are always installed complete. The switch decides what happens at the very point where a
-//! connection would be captured, so exempt traffic (the proxy's own, excluded ports, loopback) never
-//! notices it. Flipping touches new connections only. With nftables it is one transaction for both families;
-//! the iptables programs need one call per family, and have a switch only where a state was asked for.
+//! The rules are always installed completely. The switch is consulted where a connection would be captured, so
+//! exempt traffic (the proxy's own, excluded ports, loopback) is never affected. Flipping it affects new connections
+//! only. With nftables it is one transaction for both families; the iptables programs need one call per family, and
+//! install a switch only if the options set its state.
 //!
-//! A held TCP connection tries again by itself. A held name query over UDP fails at once with "operation not
-//! permitted", since a packet dropped on its way out is reported to its sender; resolvers try again.
+//! The client's kernel retransmits the SYN of a held TCP connection. A held DNS query over UDP fails immediately with
+//! "operation not permitted", because the kernel reports a packet dropped on output to its sender; resolvers retry.
 
 use std::fmt;
 use std::str::FromStr;
@@ -14,13 +14,13 @@ use std::str::FromStr;
 /// What happens to connections that the rules capture.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum State {
-    /// They pass by the proxy, as if there were no rules.
+    /// They bypass the proxy, as if there were no rules.
     Open,
-    /// They wait: their first packets are dropped, and their senders try again.
+    /// They wait: their first packets are dropped, and the clients retry.
     Hold,
-    /// They go to the proxy's port, and are refused while nobody listens there. Istio's behaviour.
+    /// They go to the proxy's port, and are refused while no process listens there. Istio's behaviour.
     Closed,
-    /// As `Closed`, and the proxy has said that it is there.
+    /// As `Closed`, and the proxy has reported that it is ready.
     On,
 }
 

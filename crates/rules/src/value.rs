@@ -35,7 +35,7 @@ pub enum ValueError {
         /// The text as given.
         text: String,
     },
-    /// Not something the kernel would call an interface.
+    /// Not a valid name of a network interface.
     #[error("{text:?} is not an interface name (1-15 characters, no blanks or slashes)")]
     Interface {
         /// The text as given.
@@ -71,7 +71,7 @@ pub enum ValueError {
     },
 }
 
-/// One port, or a run of neighbouring ports.
+/// One port, or a range of ports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Ports {
     /// The first port.
@@ -89,7 +89,7 @@ impl Ports {
         }
     }
 
-    /// Whether `port` lies in the run.
+    /// Whether the range contains `port`.
     pub const fn contains(self, port: u16) -> bool {
         self.first <= port && port <= self.last
     }
@@ -230,7 +230,7 @@ impl Interface {
         self.0.strip_suffix('+')
     }
 
-    /// Whether the interface called `name` is meant.
+    /// Whether the interface called `name` matches.
     pub fn matches(&self, name: &str) -> bool {
         self.prefix()
             .map_or(self.0 == name, |prefix| name.starts_with(prefix))

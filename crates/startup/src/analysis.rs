@@ -1,12 +1,12 @@
-//! What can happen to a pod: who has network when, and who waits for whom.
+//! What can happen to a pod: when each process has network, and which containers wait for each other.
 //!
-//! Where the simulation plays one course of events, the analysis gives bounds on all of them, from the order of
-//! containers, the capture rules and the gates alone. It knows nothing about how long processes take; where
-//! the outcome depends on that it says so (`Racing`).
+//! Where the simulation runs one course of events, the analysis gives bounds on all of them, from the order of
+//! containers, the capture rules and the gates alone. It does not know how long processes take; where the result
+//! depends on that, it is `Racing`.
 //!
-//! [`Analysis::spans`] tells for every process and every stage of the pod's life what a connection meets;
-//! [`Analysis::probes`] how the kubelet's own connections fare; [`Analysis::cycles`] which waits never end;
-//! [`Analysis::steps`] the steps of a life with their bounds.
+//! [`Analysis::spans`] gives the network state of every process in every stage of the pod's life;
+//! [`Analysis::probes`] the results of the kubelet's own connections; [`Analysis::cycles`] the waits that never end;
+//! [`Analysis::steps`] the steps of the pod's life with their bounds.
 
 use crate::kubelet::Millis;
 use crate::mesh::{Mode, Setup};
@@ -15,23 +15,23 @@ use crate::network::Exempt;
 use crate::sim::{Actor, Part};
 use remora_pod::spec::{PodView, Slot};
 
-mod dialled;
+mod describe;
+mod probe_paths;
 mod reach;
 mod steps;
 mod stop;
 mod waits;
-mod words;
 
-pub use dialled::{Path, ProbeReport, Strict, Verdict};
+pub use probe_paths::{Path, ProbeReport, Strict, Verdict};
 pub use steps::{Step, Timed};
 pub use waits::{Cycle, Edge, Node};
 
-/// What a connection meets.
+/// The network state of a process, for all possible courses of events.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reach {
     /// Not captured: plain network, no mesh identity.
     Direct,
-    /// Captured, and nobody can be listening: refused.
+    /// Captured, and the proxy cannot be listening: refused.
     Broken,
     /// Captured, and the proxy is certain to listen.
     Proxied,
@@ -69,7 +69,7 @@ pub enum Stage {
     Stop,
 }
 
-/// Something times are counted from.
+/// An event that times are relative to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Anchor {
     /// The sandbox exists.
@@ -88,20 +88,20 @@ pub enum Anchor {
     ProxyUp,
     /// The proxy is gone.
     ProxyGone,
-    /// Deletion was asked for.
+    /// The pod was deleted (`deletionTimestamp` is set).
     Deleted,
     /// The last main container has ended.
     MainsGone,
 }
 
-/// A time: so long after something.
+/// A time relative to an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bound {
-    /// After what.
+    /// The event.
     pub after: Anchor,
-    /// At the earliest so many milliseconds.
+    /// The earliest time after the event, in milliseconds.
     pub earliest: Millis,
-    /// At the latest so many; `None`: open.
+    /// The latest time after the event, in milliseconds; `None` if there is no limit.
     pub latest: Option<Millis>,
 }
 
@@ -125,12 +125,12 @@ impl Bound {
     }
 }
 
-/// A reservation about a state.
+/// A restriction of a network state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Caveat {
     /// Works, but in plaintext and without identity: peers that demand mTLS refuse.
     Plaintext,
-    /// The hook that waits gives up after this many seconds, and the container starts without a proxy.
+    /// The hook that waits for the proxy times out after this many seconds, and the container starts without a proxy.
     HoldGivesUp(u64),
     /// A kubelet restart at the wrong moment loses the hook that waits.
     HookLostOnRestart,
@@ -140,36 +140,36 @@ pub enum Caveat {
     AwaitsAddress,
 }
 
-/// What a process meets during a stretch of time.
+/// The network state of a process during a period of time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Span {
-    /// In which stage.
+    /// The stage.
     pub stage: Stage,
-    /// What a TCP connection meets.
+    /// The state of a TCP connection.
     pub reach: Reach,
-    /// What a name lookup meets.
+    /// The state of a DNS lookup.
     pub dns: Reach,
     /// From when.
     pub from: Bound,
     /// Until when.
     pub until: Bound,
-    /// With what reservation.
+    /// The restriction, if there is one.
     pub caveat: Option<Caveat>,
 }
 
 /// The network of one process over the pod's life.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ActorReport {
-    /// Who.
+    /// The process.
     pub actor: Actor,
     /// Whether it needs the network.
     pub need: Need,
-    /// What it meets, in order of time.
+    /// Its network states, in order of time.
     pub spans: Vec<Span>,
 }
 
 impl ActorReport {
-    /// What it meets in a stage, in order.
+    /// Its network states in a stage, in order.
     pub fn during(&self, stage: Stage) -> Vec<&Reach> {
         self.spans
             .iter()
@@ -186,16 +186,16 @@ pub enum Completion {
     Service,
     /// It ends after its main containers.
     Ends,
-    /// The proxy keeps it running for ever.
+    /// The proxy keeps the pod running indefinitely.
     NeverEnds,
 }
 
 /// What can happen to a pod.
 #[derive(Debug, Clone)]
 pub struct Analysis {
-    /// The pod, with containers thought in where a mode was assumed.
+    /// The pod, with the containers that an assumed mode adds.
     pub view: PodView,
-    /// Its mesh.
+    /// The pod's mesh.
     pub setup: Setup,
     /// The network of every process.
     pub actors: Vec<ActorReport>,
@@ -203,19 +203,19 @@ pub struct Analysis {
     pub probes: Vec<ProbeReport>,
     /// Waits that never end.
     pub cycles: Vec<Cycle>,
-    /// Whether it ends.
+    /// Whether the pod ends.
     pub completion: Completion,
     /// Whether the API shows the pod's address before main containers' hooks run.
     pub address_before_hooks: bool,
 }
 
 impl Analysis {
-    /// Analyses a pod as it stands, or as this mode would leave it.
+    /// Analyses a pod as it is, or as an injector would leave it with this mode.
     pub fn new(mut view: PodView, mode: Option<Mode>) -> Self {
         let setup = Setup::assume(&mut view, mode);
         let needs: Vec<Need> = view.containers.iter().map(|c| needs::in_pod(&view, c)).collect();
         let actors = reach::actors(&view, &setup, &needs);
-        let probes = dialled::reports(&view, &setup);
+        let probes = probe_paths::reports(&view, &setup);
         let address_before_hooks = reach::address_before_hooks(&view);
         let completion = stop::completion(&view, &setup);
         let cycles = waits::cycles(&view, &setup, &actors, &probes, address_before_hooks);
@@ -237,7 +237,7 @@ impl Analysis {
 
     /// The report about one probe or hook.
     pub fn probe(&self, slot: Slot, part: Part) -> Option<&ProbeReport> {
-        dialled::find(&self.probes, slot, part)
+        probe_paths::find(&self.probes, slot, part)
     }
 
     /// The spans of one process.

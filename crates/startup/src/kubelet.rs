@@ -1,18 +1,19 @@
 //! The kubelet's side of one pod, as a step function.
 //!
-//! [`Kubelet::step`] takes the time and one [`Event`] and answers with [`Action`]s; between events it does
-//! nothing but wait, and [`Kubelet::next_wakeup`] says until when. Whoever drives it carries the actions out
-//! and reports what came of them: the simulator on a virtual clock, the engine on a real one.
+//! [`Kubelet::step`] takes the time and one [`Event`] and returns [`Action`]s; between events it does
+//! nothing but wait, and [`Kubelet::next_wakeup`] says until when. The driver executes the actions and reports
+//! their results: the simulator on a virtual clock, the engine on a real one.
 //!
-//! The rules, in own words (`docs/model.md` has the sources and the evidence):
-//! * One worker per pod. It looks at the pod once at the beginning of a *pass*, publishes what it saw, decides
-//!   everything from that one look, then acts; nothing it causes is seen before the next pass.
+//! The rules (`docs/model.md` has the sources and the evidence):
+//! * One worker per pod. It reads the state of the pod once at the beginning of a *pass* (`syncPod`), publishes it,
+//!   decides everything from that state, then acts; it sees no effect of its actions before the next pass.
 //! * A pass blocks on each thing it does: starting a container includes its postStart hook, killing one
 //!   includes its preStop hook and its death. Deletion is only noticed between passes.
 //! * Regular init containers run one after another; a native sidecar counts as started when its process
 //!   exists and its startup probe, if any, has succeeded; the init gate is passed once per sandbox.
 //! * A main container that cannot be started does not keep the next one from starting.
-//! * Stop: all preStop hooks at once, then mains, then native sidecars from last to first, one shared grace.
+//! * Stop: all preStop hooks concurrently, then mains, then native sidecars from last to first, one shared grace
+//!   period.
 //!
 //! It keeps no clock and does no IO, and it knows nothing about meshes.
 
@@ -40,17 +41,17 @@ use runtime::Runtime;
 use stop::Lane;
 use work::Work;
 
-/// Milliseconds since whatever the driver calls zero.
+/// Milliseconds since the driver's zero.
 pub type Millis = u64;
 
 /// The kubelet's own settings and speed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
-    /// How often the container runtime is asked what changed.
+    /// Interval at which the kubelet lists the containers of the runtime (PLEG relist).
     pub relist_period: Millis,
-    /// Time of the first such question.
+    /// Time of the first relist.
     pub relist_phase: Millis,
-    /// Whether a pass that did something asks at once (kubelets from 1.36 on).
+    /// Whether a pass that changed something relists immediately (kubelets from 1.36 on).
     pub relist_on_demand: bool,
     /// Time from being woken to the beginning of a pass.
     pub pass_delay: Millis,
@@ -95,18 +96,18 @@ impl Config {
     }
 }
 
-/// What the driver tells the kubelet.
+/// An event that the driver reports to the kubelet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
     /// The pod was assigned to this node.
     Assigned,
     /// Time has passed.
     Tick,
-    /// The sandbox asked for is there, network included.
+    /// The requested sandbox was created, network included.
     SandboxCreated,
-    /// The sandbox asked for could not be made.
+    /// The requested sandbox could not be created.
     SandboxFailed,
-    /// The sandbox is gone, as asked.
+    /// The sandbox was removed, as requested.
     SandboxStopped,
     /// The sandbox died by itself.
     SandboxLost,
@@ -120,7 +121,7 @@ pub enum Event {
     HookDone(Slot, Hook, bool),
     /// One attempt of a probe ended.
     Probed(Slot, ProbeKind, Outcome),
-    /// Somebody deleted the pod, with this grace period if one was given.
+    /// The pod was deleted through the API server, with this grace period if the request had one.
     Deleted(Option<u64>),
     /// The kubelet is back after a restart and remembers nothing.
     Restarted,
@@ -137,7 +138,7 @@ pub enum Outcome {
     Error,
 }
 
-/// What the kubelet wants done.
+/// An action that the driver must execute.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Action {
     /// Make a sandbox with its network.
@@ -174,7 +175,7 @@ pub struct Kubelet {
     work: Work,
     lanes: Vec<Lane>,
     wake_at: Option<Millis>,
-    /// The last pass did something the kubelet has not seen yet; it must not decide before it has.
+    /// The last pass caused a change that the kubelet has not seen yet; it must not decide before it has.
     stale: bool,
     retry_at: Option<Millis>,
     assigned_at: Option<Millis>,
@@ -185,7 +186,7 @@ pub struct Kubelet {
 }
 
 impl Kubelet {
-    /// A kubelet that has not heard of this pod yet.
+    /// A kubelet that this pod is not assigned to yet.
     pub fn new(view: PodView, config: Config) -> Self {
         let runtime = Runtime::new(view.containers.len());
         let published = Status::pending(&view);
@@ -236,16 +237,16 @@ impl Kubelet {
             .map(|at| at.max(now))
     }
 
-    /// Takes one event and answers with what is to be done, in order.
+    /// Handles one event and returns the actions to execute, in order.
     pub fn step(&mut self, now: Millis, event: Event) -> Vec<Action> {
-        self.take_in(now, event);
+        self.handle_event(now, event);
         self.run_lanes(now);
         self.run_work(now);
         self.run_probes(now);
         self.out.drain(..).collect()
     }
 
-    fn take_in(&mut self, now: Millis, event: Event) {
+    fn handle_event(&mut self, now: Millis, event: Event) {
         match event {
             Event::Assigned => {
                 self.assigned_at = Some(now);
@@ -288,7 +289,7 @@ impl Kubelet {
         self.lanes.clear();
         self.backoff = Backoff::default();
         self.prober = Prober::default();
-        self.runtime.look();
+        self.runtime.relist();
         self.stale = false;
         self.retry_at = None;
         self.wake_at = None;
@@ -300,7 +301,7 @@ impl Kubelet {
         self.wake_at = Some(self.wake_at.map_or(at, |w| w.min(at)));
     }
 
-    /// When the worker is to look at the pod next.
+    /// When the worker starts its next pass.
     fn worker_due(&self) -> Option<Millis> {
         let relist = self.relist_due();
         if self.stale && relist.is_some() {

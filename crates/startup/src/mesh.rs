@@ -1,7 +1,7 @@
 //! Meshes as data, and which one a pod is in.
 //!
-//! A [`Mesh`] names the containers, users, ports and annotations of one mesh; a [`Setup`] says what was found in a
-//! pod: where capture begins, where the proxy stands, what holds the others back until it is ready.
+//! A [`Mesh`] names the containers, users, ports and annotations of one mesh; a [`Setup`] is what was found in a
+//! pod: where capture begins, the position of the proxy, and what delays the other containers until it is ready.
 //! Everything is read from the final order of containers, never from what an injector would usually do.
 
 mod assume;
@@ -10,7 +10,7 @@ mod setup;
 use remora_rules::dialect::{self, Dialect};
 pub use setup::{CapturePoint, Gate, Setup};
 
-/// How a mesh meets a pod.
+/// How a mesh is added to a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Mode {
     /// No mesh.
@@ -28,7 +28,7 @@ pub enum Mode {
     Native,
     /// Rules with the sandbox, proxy as a native sidecar.
     NativeCni,
-    /// A proxy on the node takes the traffic.
+    /// A proxy on the node captures the traffic.
     Ambient,
 }
 
@@ -108,13 +108,13 @@ pub struct Mesh {
     pub dialect: &'static Dialect,
     /// Port of the agent that answers rewritten probes.
     pub agent_port: Option<u16>,
-    /// Where the proxy says that it is ready.
+    /// The proxy's readiness endpoint.
     pub ready: (&'static str, u16),
     /// Command of the hook that waits for the proxy.
     pub wait: &'static [&'static str],
     /// How long that hook waits, in seconds.
     pub wait_seconds: u64,
-    /// How long the proxy goes on after its stop signal, in seconds.
+    /// How long the proxy keeps running after its stop signal, in seconds.
     pub drain_seconds: u64,
     /// Whether its control plane serves a proxy only once the API shows the pod's address.
     pub needs_pod_ip: bool,
@@ -188,5 +188,5 @@ impl Mesh {
     }
 }
 
-/// All meshes known here.
+/// All known meshes.
 pub static MESHES: [&Mesh; 3] = [&ISTIO, &LINKERD, &KUMA];

@@ -1,8 +1,8 @@
-//! Whether a process needs the network, as far as its container tells.
+//! Whether a process needs the network, as far as its container shows.
 //!
-//! Hardly anybody declares this (`remora.dev/network.CONTAINER`), so it is inferred: from programs on the command line,
-//! from images known for what they do, and from addresses in environment and arguments. The answer says why, and
-//! "unknown" is an answer.
+//! Few pods declare this (`remora.dev/network.CONTAINER`), so it is inferred: from programs on the command line, from
+//! well-known images, and from addresses in environment and arguments. The result includes the reason, and can be
+//! "unknown".
 
 use std::net::IpAddr;
 
@@ -15,11 +15,11 @@ pub use address::Destination;
 /// Whether a process needs the network.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Need {
-    /// It does not; why.
+    /// It does not, with the reason.
     No(&'static str),
-    /// It probably does; why.
+    /// It probably does, with the reason.
     Likely(String),
-    /// Nothing tells.
+    /// Unknown.
     Unknown,
 }
 
@@ -35,8 +35,8 @@ impl Need {
     }
 }
 
-/// The pod's own word, followed by the container's name.
-const DECLARED: &str = "remora.dev/network.";
+/// Prefix of the annotation that declares the need; the container's name follows.
+const NETWORK_ANNOTATION_PREFIX: &str = "remora.dev/network.";
 
 /// Programs that do nothing without a network.
 const NETWORK_PROGRAMS: [&str; 34] = [
@@ -82,7 +82,7 @@ const LOCAL_PROGRAMS: [&str; 15] = [
     "iptables", "nft",
 ];
 
-/// Parts of image or container names that tell of network use.
+/// Parts of image or container names that indicate network use.
 const NETWORK_NAMES: [&str; 16] = [
     "vault",
     "migrat",
@@ -102,9 +102,9 @@ const NETWORK_NAMES: [&str; 16] = [
     "consul",
 ];
 
-/// What a container's main process needs: what the pod says about it, else what can be inferred.
+/// What a container's main process needs: as the pod declares, else as inferred.
 pub fn in_pod(view: &PodView, container: &Container) -> Need {
-    let key = format!("{DECLARED}{}", container.name);
+    let key = format!("{NETWORK_ANNOTATION_PREFIX}{}", container.name);
     match view.annotation(&key) {
         Some("none") => Need::No("the pod declares it"),
         Some("direct" | "mesh") => Need::Likely(format!("{key} says so")),
@@ -112,7 +112,7 @@ pub fn in_pod(view: &PodView, container: &Container) -> Need {
     }
 }
 
-/// What a container's main process needs, as far as it tells itself.
+/// What a container's main process needs, inferred from the container alone.
 pub fn of_container(container: &Container) -> Need {
     let by_command = of_command(&container.command);
     if by_command.is_likely() {

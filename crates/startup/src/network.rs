@@ -1,15 +1,15 @@
-//! What becomes of a pod's connections: the verdict of its rules, and whether a proxy listens.
+//! The network state of a pod's connections: from its capture rules, and whether a proxy listens.
 //!
 //! Which flows the rules capture is decided in `remora_rules`. A captured flow meets either a proxy or a closed port.
 
 pub use remora_rules::flow::{Capture, Exempt, Flow};
 
-/// What a process sees when it connects.
+/// The result of a connection attempt of a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NetState {
     /// Not captured: plain network, no mesh identity.
     Direct,
-    /// Captured, and nobody listens: connection refused, at once.
+    /// Captured, and no proxy listens: the kernel refuses the connection immediately.
     Broken,
     /// Captured, and the proxy answers.
     Proxied,

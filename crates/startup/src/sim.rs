@@ -1,11 +1,11 @@
-//! What does happen to a pod, under stated assumptions.
+//! Simulates a pod under stated assumptions.
 //!
-//! A [`Scenario`] states how every process of the pod behaves, when the network is captured and what is done to
-//! the pod from outside. [`simulate`] drives the kubelet of [`crate::kubelet`] through it on a virtual clock and
+//! A [`Scenario`] states how every process of the pod behaves, when the network is captured and which interventions
+//! come from outside. [`simulate`] drives the kubelet of [`crate::kubelet`] through it on a virtual clock and
 //! returns a [`Trace`]: every event with its time, the network state of every process over time, and the last
 //! published status. The same scenario always gives the same trace.
 //!
-//! It answers "what if"; it does not say what is possible in general, which is the analysis' business.
+//! A simulation shows one course of events; [`crate::analysis`] gives the bounds of all of them.
 
 use crate::kubelet::{Config, Millis};
 use crate::network::Capture;
@@ -15,20 +15,20 @@ mod actor;
 mod assume;
 mod behaviour;
 mod dial;
-mod lives;
+mod lifecycle;
 mod process;
+mod simulation;
 mod trace;
 mod usual;
-mod world;
 
 pub use actor::{Actor, ActorRef, Part};
 pub use assume::AssumeError;
 pub use behaviour::{Behaviour, Role, Target};
 pub use trace::{Change, Entry, Lane, Trace, What, changes};
 
-use world::World;
+use simulation::Simulation;
 
-/// How long the machinery around the processes takes.
+/// Latencies of the container runtime and the kubelet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Latency {
     /// Making a sandbox and its network.
@@ -39,11 +39,11 @@ pub struct Latency {
     pub start: Millis,
     /// Starting a command inside a container.
     pub exec: Millis,
-    /// From the start of a container to an HTTP hook's one request.
+    /// From the start of a container to the single request of an HTTP hook.
     pub dial: Millis,
     /// From the restart of the kubelet to its first pass.
     pub kubelet_restart: Millis,
-    /// Everything that is due comes up to this much late, as on a busy machine; drawn anew each time…
+    /// Every event is delayed by a random time up to this much, as on a busy machine…
     pub lateness: Millis,
     /// …from this seed.
     pub seed: u64,
@@ -65,7 +65,7 @@ impl Default for Latency {
     }
 }
 
-/// Something done to the pod from outside.
+/// An intervention from outside the pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Act {
     /// Delete it, with this grace period if one is given.
@@ -76,16 +76,16 @@ pub enum Act {
     RestartKubelet,
     /// Ask the proxy to quit, as Job wrappers do.
     QuitProxy,
-    /// Stop looking.
+    /// End the simulation.
     End,
 }
 
-/// Something done a while after an event.
+/// An intervention at a time after an event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Intervention {
     /// The event, by [`Trace::id`]: `app.start`, `pod.phase=Running`.
     pub on: String,
-    /// How long after it.
+    /// The delay after the event.
     pub after: Millis,
     /// What is done.
     pub act: Act,
@@ -98,15 +98,15 @@ pub struct Scenario {
     pub view: PodView,
     /// The kubelet.
     pub kubelet: Config,
-    /// The machinery.
+    /// The latencies.
     pub latency: Latency,
-    /// How each process behaves; the others do nothing and stay.
+    /// How each process behaves; processes that are not listed keep running and do nothing.
     pub actors: Vec<(Actor, Behaviour)>,
     /// Capture that is in place before the first container, as a CNI plugin makes it.
     pub at_sandbox: Option<Capture>,
     /// What is done from outside.
     pub interventions: Vec<Intervention>,
-    /// When to stop looking in any case.
+    /// The latest end of the simulation.
     pub horizon: Millis,
 }
 
@@ -147,5 +147,5 @@ impl Scenario {
 
 /// Runs a scenario to its end.
 pub fn simulate(scenario: &Scenario) -> Trace {
-    World::new(scenario).run()
+    Simulation::new(scenario).run()
 }

@@ -1,6 +1,6 @@
 //! A simulation, arranged for drawing: one lane per container, marks for the pod.
 //!
-//! It holds no colours, widths or words beyond names; whoever draws decides those.
+//! It has no colours, widths or texts beyond names; the renderer decides those.
 
 use crate::kubelet::{ContainerState, ContainerStatus, Millis, WaitReason};
 use crate::network::NetState;
@@ -14,13 +14,13 @@ pub enum Doing {
     Waiting(WaitReason),
     /// Its process runs.
     Running,
-    /// Its process has got the stop signal and runs on.
+    /// Its process has got the stop signal and still runs.
     Draining,
     /// It has ended with this code and will not come back.
     Ended(i32),
 }
 
-/// A stretch of a lane.
+/// A section of a lane.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Segment {
     /// From when.
@@ -29,7 +29,7 @@ pub struct Segment {
     pub to: Millis,
     /// What the container is doing.
     pub doing: Doing,
-    /// What its connections meet, while it runs.
+    /// Its network state, while it runs.
     pub network: Option<NetState>,
 }
 
@@ -59,7 +59,7 @@ pub enum Sign {
     Address,
     /// The pod is ready.
     Ready,
-    /// Deletion was asked for.
+    /// The pod was deleted (`deletionTimestamp` is set).
     Deleted,
     /// The API object is gone.
     Gone,
@@ -80,15 +80,15 @@ pub enum Sign {
 /// One container.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lane {
-    /// Which.
+    /// The container.
     pub slot: Slot,
     /// Its name.
     pub name: String,
-    /// Its part in the order.
+    /// Init container, native sidecar or main container.
     pub kind: Kind,
     /// What it does over time, without gaps.
     pub segments: Vec<Segment>,
-    /// What happens in it.
+    /// The marks of this container.
     pub marks: Vec<Mark>,
     /// How often it was restarted.
     pub restarts: u32,
@@ -200,7 +200,7 @@ impl Builder {
         }
     }
 
-    /// Ends the current stretch.
+    /// Ends the current section.
     fn close(&mut self, at: Millis) {
         if at > self.from {
             let (from, doing, network) = (self.from, self.doing, self.network.clone());

@@ -1,6 +1,6 @@
 //! The kubelet against a driver that answers late, in any order, and with any outcome.
 //!
-//! The engine will be such a driver. Whatever it reports and when, the kubelet must not panic, must not spin, and
+//! The engine is such a driver. For any reports at any time, the kubelet must not panic, must not spin, and
 //! must keep to the order it promises.
 
 use proptest::prelude::*;
@@ -105,7 +105,7 @@ impl Driver {
         }
     }
 
-    fn tell(&mut self, event: Event) -> Result<(), TestCaseError> {
+    fn send(&mut self, event: Event) -> Result<(), TestCaseError> {
         let finished = self.kubelet.is_finished();
         for action in self.kubelet.step(self.now, event) {
             self.take(&action, finished)?;
@@ -183,7 +183,7 @@ impl Driver {
             }
             _ => Event::Tick,
         };
-        self.tell(event)
+        self.send(event)
     }
 
     fn wait(&mut self) -> Result<(), TestCaseError> {
@@ -194,7 +194,7 @@ impl Driver {
         self.now = at;
         // Woken as often as it asks, it must come to rest within the same instant.
         for round in 0.. {
-            self.tell(Event::Tick)?;
+            self.send(Event::Tick)?;
             if self
                 .kubelet
                 .next_wakeup(self.now)
@@ -219,12 +219,12 @@ impl Driver {
                 }
                 let slot = running[index.index(running.len())];
                 self.running[slot] = false;
-                self.tell(Event::Exited(slot, *code))
+                self.send(Event::Exited(slot, *code))
             }
-            Move::LoseSandbox => self.tell(Event::SandboxLost),
-            Move::Delete(grace) => self.tell(Event::Deleted(*grace)),
+            Move::LoseSandbox => self.send(Event::SandboxLost),
+            Move::Delete(grace) => self.send(Event::Deleted(*grace)),
             Move::RestartKubelet => {
-                // What was asked for before is not asked for any more; starts under way still come to pass.
+                // Earlier requests are forgotten; starts that are in progress still complete.
                 self.open
                     .retain(|a| matches!(a, Action::Start(..) | Action::CreateSandbox | Action::StopSandbox));
                 while !self.open.is_empty() {
@@ -233,7 +233,7 @@ impl Driver {
                         matches!(a, Action::Start(..) | Action::CreateSandbox | Action::StopSandbox)
                     });
                 }
-                self.tell(Event::Restarted)
+                self.send(Event::Restarted)
             }
         }
     }
@@ -245,7 +245,7 @@ proptest! {
     #[test]
     fn any_driver_is_survived(pod in pods(), moves in moves(), on_demand in any::<bool>()) {
         let mut driver = Driver::new(&pod, on_demand);
-        driver.tell(Event::Assigned)?;
+        driver.send(Event::Assigned)?;
         for one in &moves {
             driver.make(one)?;
         }
@@ -254,11 +254,11 @@ proptest! {
     #[test]
     fn a_deleted_pod_ends(pod in pods(), moves in moves(), on_demand in any::<bool>()) {
         let mut driver = Driver::new(&pod, on_demand);
-        driver.tell(Event::Assigned)?;
+        driver.send(Event::Assigned)?;
         for one in &moves {
             driver.make(one)?;
         }
-        driver.tell(Event::Deleted(None))?;
+        driver.send(Event::Deleted(None))?;
         for _ in 0..400 {
             while !driver.open.is_empty() {
                 driver.answer(0, true)?;

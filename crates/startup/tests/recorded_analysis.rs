@@ -1,4 +1,4 @@
-//! Recorded network states against the analysis: whatever a real pod showed must have been allowed beforehand.
+//! Recorded network states against the analysis: it must allow every state that a real pod had.
 //!
 //! The same recordings as `recordings`, read by the part of the model that knows nothing about how long things take.
 

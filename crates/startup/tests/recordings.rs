@@ -1,6 +1,6 @@
 //! Recorded runs of a real kubelet against the model.
 //!
-//! Reads every scenario folder under `$REMORA_RECORDINGS` (by default the folder beside the workspace), derives
+//! Reads every scenario folder under `$REMORA_RECORDINGS` (by default the folder next to the workspace), derives
 //! how each process behaves from its command line, simulates, and requires every `order`, `never`, `network` and
 //! `final_phase` entry of the summary to hold. Says so and passes when there are no recordings.
 

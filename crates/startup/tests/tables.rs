@@ -1,4 +1,4 @@
-//! Who has network when: every row of the start and stop tables, for every mode.
+//! The network states of the containers: every row of the start and stop tables, for every mode.
 //!
 //! Each row is a test, each mode a column. `N` direct, `B` broken, `P` proxied, `X` excluded, `R` racing; `D` after a
 //! state means that the wait never ends; `-` that the case does not exist in that mode.

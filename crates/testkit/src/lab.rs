@@ -1,7 +1,7 @@
 //! A pod and its surroundings.
 
 use crate::Actor;
-use remora_net::address::{self, Assigned};
+use remora_net::address::{self, InterfaceAddress};
 use remora_net::nft::{Batch, ChainSpec, Cmp, Connection, Expression, Hook, Meta};
 use remora_net::{Namespace, link, route};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -193,7 +193,7 @@ fn connect(
             for (address, prefix) in [(IpAddr::V4(v4), 24), (IpAddr::V6(v6), 64)] {
                 address::add(
                     &mut socket,
-                    Assigned {
+                    InterfaceAddress {
                         interface,
                         address,
                         prefix,

@@ -57,7 +57,7 @@ impl Envoy {
         let mut command = command(launch, config)?;
         // A separate process group: signals of a terminal go to the agent only, which decides about Envoy.
         command.process_group(0);
-        process::end_with_parent(&mut command);
+        process::kill_with_parent(&mut command);
         let child = children.spawn(&mut command)?;
         Ok(Self { child })
     }
@@ -94,7 +94,7 @@ impl Drop for Envoy {
 pub(super) async fn validate(children: &Children, launch: &Launch, config: &Path) -> io::Result<bool> {
     let mut command = command(launch, config)?;
     command.args(["--mode", "validate"]);
-    process::end_with_parent(&mut command);
+    process::kill_with_parent(&mut command);
     let mut child = children.spawn(&mut command)?;
     Ok(child.ended().await.success())
 }

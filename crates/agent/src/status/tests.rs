@@ -98,7 +98,7 @@ fn status(answer: &str) -> &str {
 /// Of a neighbour (127.0.0.2), and of a neighbour with the kubelet's own address.
 #[tokio::test]
 async fn readiness_is_answered_while_a_neighbour_holds_600_idle_connections() {
-    remora_net::privilege::raise_descriptors().unwrap();
+    remora_net::privilege::raise_descriptor_limit().unwrap();
     for neighbour in [2, 3] {
         let at = readiness(desk("{}", true)).await;
         let mut idle = Vec::new();
@@ -115,7 +115,7 @@ async fn readiness_is_answered_while_a_neighbour_holds_600_idle_connections() {
 
 #[tokio::test]
 async fn readiness_is_answered_while_neighbours_hold_requests_that_wait() {
-    remora_net::privilege::raise_descriptors().unwrap();
+    remora_net::privilege::raise_descriptor_limit().unwrap();
     let at = readiness(desk("{}", false)).await;
     let mut waiting = Vec::new();
     for neighbour in (10..60).flat_map(|last| [last; 20]) {

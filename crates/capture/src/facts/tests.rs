@@ -5,12 +5,12 @@ fn addresses(texts: &[&str]) -> Vec<IpAddr> {
 }
 
 #[test]
-fn the_first_telling_address_decides_about_ipv6() {
-    let single = Facts {
+fn the_first_significant_address_decides_about_ipv6() {
+    let single = RequiredFacts {
         dual_stack: false,
         dns_servers: false,
     };
-    let dual = Facts {
+    let dual = RequiredFacts {
         dual_stack: true,
         dns_servers: false,
     };

@@ -1,25 +1,25 @@
-//! Rules as `iptables-save` lists them, back as data.
+//! Parses rules in the format of `iptables-save`.
 //!
-//! Only what is ours is read: our chains (Istio's, by name) and our rules in built-in chains. The switch is left
-//! out, because the evaluator knows it as a state. A rule of ours that somebody changed beyond what our rules can
-//! say is an error, not something to be guessed at.
+//! Only remora's rules are read: its chains (which have Istio's names) and its rules in built-in chains. The switch
+//! is left out, because the evaluator models it as a state. If another program changed a rule to something that
+//! remora never writes, the result is an error, not a guess.
 
 use super::{gate, text};
-use remora_rules::rule::{Action, Chain, Match, OwnerKind, Place, Protocol, Rule, State, Table};
+use remora_rules::rule::{Action, Chain, Match, OwnerKind, Position, Protocol, Rule, State, Table};
 use remora_rules::value::Ports;
 
-/// A listed rule that none of ours can be.
+/// A rule in remora's chains that remora does not write.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the rule {rule:?} of table {table} is none that remora or Istio writes")]
-pub struct Foreign {
+pub struct ForeignRule {
     /// Its table.
     pub table: String,
     /// The rule.
     pub rule: String,
 }
 
-/// Our rules in what `iptables-save` printed, table by table, chain by chain.
-pub(super) fn rules(saved: &str) -> Result<Vec<Rule>, Foreign> {
+/// Remora's rules in the output of `iptables-save`, table by table, chain by chain.
+pub(super) fn rules(saved: &str) -> Result<Vec<Rule>, ForeignRule> {
     let mut rules = Vec::new();
     let mut table = "";
     for line in saved.lines() {
@@ -30,10 +30,10 @@ pub(super) fn rules(saved: &str) -> Result<Vec<Rule>, Foreign> {
         let Some(known) = Table::ALL.into_iter().find(|t| t.name() == table) else {
             continue;
         };
-        if !text::is_of_us(line) || is_switch(line) {
+        if !text::is_own_rule(line) || is_switch(line) {
             continue;
         }
-        let foreign = || Foreign {
+        let foreign = || ForeignRule {
             table: table.to_owned(),
             rule: line.to_owned(),
         };
@@ -43,7 +43,7 @@ pub(super) fn rules(saved: &str) -> Result<Vec<Rule>, Foreign> {
 }
 
 fn is_switch(line: &str) -> bool {
-    line.split(' ').any(|word| word == gate::CHAIN)
+    line.split(' ').any(|word| word == gate::SWITCH_CHAIN)
 }
 
 fn rule(table: Table, line: &str) -> Option<Rule> {
@@ -68,7 +68,7 @@ fn rule(table: Table, line: &str) -> Option<Rule> {
                 return Some(Rule {
                     table,
                     chain,
-                    place: Place::Append,
+                    place: Position::Append,
                     matches,
                     action,
                 });
@@ -117,7 +117,7 @@ fn condition(option: &str, value: &str, not: bool, module: &str) -> Option<Match
             owner: value.parse().ok()?,
             not,
         }),
-        "--ctstate" | "--state" => plain(Match::State(tracked(value)?)),
+        "--ctstate" | "--state" => plain(Match::State(conntrack_state(value)?)),
         "--mark" if module == "connmark" => plain(Match::ConnectionMark(mark(value)?)),
         "--mark" => Some(Match::Mark {
             mark: mark(value)?,
@@ -133,7 +133,7 @@ fn protocol(name: &str) -> Option<Protocol> {
         .find(|protocol| protocol.name() == name)
 }
 
-fn tracked(states: &str) -> Option<State> {
+fn conntrack_state(states: &str) -> Option<State> {
     match states {
         "INVALID" => Some(State::Invalid),
         "RELATED,ESTABLISHED" => Some(State::Established),
@@ -141,7 +141,7 @@ fn tracked(states: &str) -> Option<State> {
     }
 }
 
-/// A mark, in decimal as it is written or in hexadecimal as it is listed; only whole ones are ours.
+/// A mark, in decimal as it is written or in hexadecimal as it is listed; remora writes no mask.
 fn mark(text: &str) -> Option<u32> {
     let (value, mask) = text.split_once('/').unwrap_or((text, "0xffffffff"));
     let number = |text: &str| match text.strip_prefix("0x") {
@@ -183,7 +183,7 @@ fn action(target: &str, rest: &[&str]) -> Option<Action> {
 mod tests {
     use super::rules;
     use remora_rules::options::{Environment, HostFacts, Settings, parse_argv};
-    use remora_rules::rule::{Place, Rule};
+    use remora_rules::rule::{Position, Rule};
     use remora_rules::{plan, render};
 
     fn planned(flags: &[&str]) -> Vec<Rule> {
@@ -192,7 +192,7 @@ mod tests {
         plan(&settings.intent(&HostFacts::default()).0).ipv4
     }
 
-    /// What we print, with rules that are put in front already in their places, reads as what we planned.
+    /// The rendered plan parses to the plan, with inserted rules already in their positions.
     #[test]
     fn printed_rules_read_back() {
         let sets: [&[&str]; 4] = [
@@ -204,7 +204,7 @@ mod tests {
         for flags in sets {
             let mut wanted: Vec<Rule> = planned(flags)
                 .into_iter()
-                .filter(|rule| rule.place == Place::Append)
+                .filter(|rule| rule.place == Position::Append)
                 .collect();
             let text = render::restore(&wanted).replace("* ", "*");
             wanted.retain(|rule| !rule.chain.is_built_in());
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn the_switch_and_other_peoples_rules_are_left_out() {
+    fn the_switch_and_rules_of_other_programs_are_left_out() {
         let saved = "*nat\n:ISTIO_GATE - [0:0]\n-A OUTPUT -p tcp --dport 1 -j ACCEPT\n-A ISTIO_GATE -j ACCEPT\n\
                      -A ISTIO_REDIRECT -p tcp -j ISTIO_GATE\n-A ISTIO_REDIRECT -p tcp -j REDIRECT --to-ports 15001\nCOMMIT\n\
                      *filter\n-A INPUT -m mark --mark 0x686f6c64 -m comment --comment \"remora:1\" -j DROP\nCOMMIT\n";
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_somebody_changed_are_named() {
+    fn rules_that_another_program_changed_are_named() {
         let saved = "*nat\n-A ISTIO_OUTPUT -m time --timestart 10:00 -j RETURN\nCOMMIT\n";
         assert!(rules(saved).unwrap_err().to_string().contains("timestart"));
         for odd in [

@@ -1,4 +1,4 @@
-//! Finding and running the programs.
+//! Finds and runs the iptables programs.
 
 use super::IptablesError;
 use remora_rules::options::Backend;
@@ -8,14 +8,14 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-/// Which kernel interface a program speaks.
+/// The kernel interface that a program uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Variant {
     /// `ip_tables`.
     Legacy,
     /// `nf_tables` with the compatibility layer.
     Nft,
-    /// The program without a suffix, of a kind that could not be told.
+    /// The program without a suffix, whose kernel interface is unknown.
     Plain,
 }
 
@@ -30,7 +30,7 @@ impl fmt::Display for Variant {
 }
 
 /// Whether legacy tables exist in this namespace.
-// Asking the legacy programs would load their kernel modules; the kernel says it by itself.
+// Running the legacy programs would load their kernel modules; /proc lists the tables without that.
 pub(super) fn has_legacy_tables(family: Family) -> bool {
     let names = match family {
         Family::V4 => "ip_tables_names",
@@ -83,8 +83,8 @@ impl Programs {
         }
     }
 
-    // istio: rules that are there already decide (legacy first), then nf_tables if it works, then whatever
-    // `iptables` is. Unlike there, nothing is written to find out: a program that can list can be used.
+    // istio: installed rules decide (legacy first), then nf_tables if it works, then the plain `iptables`. Unlike
+    // Istio, this writes nothing to detect the variant: a program that can list rules can be used.
     pub(super) fn choose(
         backend: Backend,
         family: Family,
@@ -106,7 +106,7 @@ impl Programs {
                 variants(&[Variant::Nft, Variant::Plain])
             }
         };
-        // A program that is there and fails says more than one that is not there.
+        // The error of a program that exists and fails is more useful than that of a missing program.
         let mut reason = IptablesError::Missing {
             name: "iptables-restore".into(),
         };
@@ -120,7 +120,7 @@ impl Programs {
         Err(reason)
     }
 
-    /// Every variant that is on this machine.
+    /// Every variant that is installed on this machine.
     pub(super) fn present(backend: Option<Backend>, family: Family, lock: Option<&Path>) -> Vec<Self> {
         let list: &[Variant] = match backend {
             Some(Backend::IptablesLegacy) => &[Variant::Legacy],
@@ -143,23 +143,23 @@ impl Programs {
     /// All rules, as text.
     pub(super) fn save(&self) -> Result<String, IptablesError> {
         let name = format!("{}-save", self.base);
-        let output = self.checked(&name, &[], "")?;
+        let output = self.run_checked(&name, &[], "")?;
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
-    /// Changes rules as the text says, one table at a time.
+    /// Runs `iptables-restore` with this input; it commits one table at a time.
     pub(super) fn restore(&self, text: &str) -> Result<(), IptablesError> {
-        // The legacy programs share a lock with everybody else's.
+        // All users of the legacy programs share a lock file.
         let args: &[&str] = if self.variant() == Variant::Nft {
             &["--noflush"]
         } else {
             &["--noflush", "--wait=30"]
         };
-        self.checked(&format!("{}-restore", self.base), args, text)
+        self.run_checked(&format!("{}-restore", self.base), args, text)
             .map(drop)
     }
 
-    fn checked(&self, name: &str, args: &[&str], input: &str) -> Result<Output, IptablesError> {
+    fn run_checked(&self, name: &str, args: &[&str], input: &str) -> Result<Output, IptablesError> {
         let output = self.run(name, args, input)?;
         if output.status.success() {
             return Ok(output);
@@ -200,8 +200,8 @@ impl Programs {
             .stderr(Stdio::piped())
             .spawn()
             .map_err(failed)?;
-        // The programs read everything before they write anything of length, so this cannot block. One that
-        // exits early says why on standard error.
+        // The programs read all input before they write long output, so this cannot block. A program that exits early
+        // prints the reason to standard error.
         if let Some(mut stdin) = child.stdin.take() {
             let _ = stdin.write_all(input.as_bytes());
         }

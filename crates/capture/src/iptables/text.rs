@@ -1,4 +1,4 @@
-//! What to tell `iptables-restore`, given what `iptables-save` says.
+//! The input for `iptables-restore`, given the output of `iptables-save`.
 
 use super::gate;
 use remora_rules::render;
@@ -7,34 +7,34 @@ use remora_rules::switch::State;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-const COMMENT: &str = "remora:";
-const OURS: &str = "ISTIO_";
+const COMMENT_PREFIX: &str = "remora:";
+const CHAIN_PREFIX: &str = "ISTIO_";
 
-/// What is ours in one table of `iptables-save`'s output.
+/// Remora's part of one table in the output of `iptables-save`.
 #[derive(Debug, Default)]
-struct Found<'a> {
-    /// Our chains, with their number of rules.
+struct OwnRules<'a> {
+    /// Remora's chains, with their number of rules.
     chains: BTreeMap<&'a str, usize>,
-    /// Our rules in built-in chains, as listed.
+    /// Remora's rules in built-in chains, as listed.
     rules: Vec<&'a str>,
 }
 
-fn find(saved: &str) -> BTreeMap<&str, Found<'_>> {
-    let mut tables: BTreeMap<&str, Found<'_>> = BTreeMap::new();
+fn find_own_rules(saved: &str) -> BTreeMap<&str, OwnRules<'_>> {
+    let mut tables: BTreeMap<&str, OwnRules<'_>> = BTreeMap::new();
     let mut table = "";
     for line in saved.lines() {
         if let Some(name) = line.strip_prefix('*') {
             table = name.trim();
         } else if let Some(chain) = line.strip_prefix(':').and_then(|rest| rest.split(' ').next()) {
-            if chain.starts_with(OURS) {
+            if chain.starts_with(CHAIN_PREFIX) {
                 tables.entry(table).or_default().chains.entry(chain).or_default();
             }
         } else if let Some(rest) = line.strip_prefix("-A ") {
             let chain = rest.split(' ').next().unwrap_or_default();
             let found = tables.entry(table).or_default();
-            if chain.starts_with(OURS) {
+            if chain.starts_with(CHAIN_PREFIX) {
                 *found.chains.entry(chain).or_default() += 1;
-            } else if is_ours(line) {
+            } else if is_own_built_in_rule(line) {
                 found.rules.push(line);
             }
         }
@@ -43,86 +43,86 @@ fn find(saved: &str) -> BTreeMap<&str, Found<'_>> {
     tables
 }
 
-/// A listed rule that is in a chain of ours, or that we (or Istio) put into a built-in one.
-pub(super) fn is_of_us(line: &str) -> bool {
+/// Whether a listed rule is in one of remora's chains, or is a rule of remora or Istio in a built-in chain.
+pub(super) fn is_own_rule(line: &str) -> bool {
     line.strip_prefix("-A ")
-        .is_some_and(|rest| rest.starts_with(OURS) || is_ours(line))
+        .is_some_and(|rest| rest.starts_with(CHAIN_PREFIX) || is_own_built_in_rule(line))
 }
 
-/// A rule of a built-in chain that we, or Istio, put there.
-fn is_ours(line: &str) -> bool {
+/// Whether a rule of a built-in chain was added by remora or Istio.
+fn is_own_built_in_rule(line: &str) -> bool {
     let words: Vec<&str> = line.split(' ').collect();
     let jumps = words
         .windows(2)
-        .any(|pair| pair[0] == "-j" && pair[1].starts_with(OURS));
+        .any(|pair| pair[0] == "-j" && pair[1].starts_with(CHAIN_PREFIX));
     let marked = words
         .windows(2)
-        .any(|pair| pair[0] == "--comment" && pair[1].trim_matches('"').starts_with(COMMENT));
+        .any(|pair| pair[0] == "--comment" && pair[1].trim_matches('"').starts_with(COMMENT_PREFIX));
     jumps || marked
 }
 
-/// One table as it should be.
-struct Wanted {
+/// The desired content of one table.
+struct DesiredTable {
     name: &'static str,
     chains: Vec<&'static str>,
-    lines: Vec<Line>,
+    lines: Vec<DesiredRule>,
 }
 
-/// One rule as it should be.
-struct Line {
+/// One desired rule.
+struct DesiredRule {
     chain: &'static str,
     text: String,
 }
 
-impl Line {
-    fn is_in(&self, wanted: &Wanted) -> bool {
-        wanted.chains.contains(&self.chain)
+impl DesiredRule {
+    fn is_in(&self, table: &DesiredTable) -> bool {
+        table.chains.contains(&self.chain)
     }
 }
 
-/// The tables as they should be: the rules, and the switch if there is to be one.
-fn wanted(rules: &[Rule], switch: Option<State>) -> Vec<Wanted> {
+/// The desired tables: the rules, and the switch if there is to be one.
+fn desired_tables(rules: &[Rule], switch: Option<State>) -> Vec<DesiredTable> {
     let mut tables = Vec::new();
     for table in Table::ALL {
         let own: Vec<&Rule> = rules.iter().filter(|rule| rule.table == table).collect();
         if own.is_empty() {
             continue;
         }
-        let mut wanted = Wanted {
+        let mut desired = DesiredTable {
             name: table.name(),
             chains: render::new_chains(&own).into_iter().map(Chain::name).collect(),
             lines: Vec::with_capacity(own.len() + 4),
         };
         for rule in own {
             if switch.is_some()
-                && let Some(text) = gate::ask(rule)
+                && let Some(text) = gate::jump_to_switch(rule)
             {
-                wanted.lines.push(Line {
+                desired.lines.push(DesiredRule {
                     chain: rule.chain.name(),
                     text,
                 });
             }
-            wanted.lines.push(Line {
+            desired.lines.push(DesiredRule {
                 chain: rule.chain.name(),
                 text: rule.to_string(),
             });
         }
         if let Some(state) = switch {
-            wanted.chains.push(gate::CHAIN);
-            let lines = gate::content(wanted.name, state).into_iter();
-            wanted.lines.extend(lines.map(|text| Line {
-                chain: gate::CHAIN,
+            desired.chains.push(gate::SWITCH_CHAIN);
+            let lines = gate::switch_rules(desired.name, state).into_iter();
+            desired.lines.extend(lines.map(|text| DesiredRule {
+                chain: gate::SWITCH_CHAIN,
                 text,
             }));
         }
-        tables.push(wanted);
+        tables.push(desired);
     }
     if switch.is_some() && !tables.is_empty() {
-        let lines = gate::BARRIERS.iter().map(|(chain, text)| Line {
+        let lines = gate::HOLD_DROP_RULES.iter().map(|(chain, text)| DesiredRule {
             chain,
             text: (*text).to_owned(),
         });
-        tables.push(Wanted {
+        tables.push(DesiredTable {
             name: "filter",
             chains: Vec::new(),
             lines: lines.collect(),
@@ -131,32 +131,32 @@ fn wanted(rules: &[Rule], switch: Option<State>) -> Vec<Wanted> {
     tables
 }
 
-/// The comment on our rules in built-in chains: a number that changes when the rules do, and not when the
-/// switch is flipped.
-fn mark(tables: &[Wanted]) -> String {
+/// The comment on remora's rules in built-in chains: a fingerprint that changes with the rules, but not with the
+/// state of the switch.
+fn fingerprint_comment(tables: &[DesiredTable]) -> String {
     let lines = tables
         .iter()
         .flat_map(|table| &table.lines)
-        .filter(|line| line.chain != gate::CHAIN);
+        .filter(|line| line.chain != gate::SWITCH_CHAIN);
     let hash = lines
         .flat_map(|line| line.text.bytes().chain([0]))
         .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
         });
-    format!("{COMMENT}{hash:016x}")
+    format!("{COMMENT_PREFIX}{hash:016x}")
 }
 
-/// Whether anything of ours is there.
-pub(super) fn has_remains(saved: &str) -> bool {
-    !find(saved).is_empty()
+/// Whether any chain or rule of remora is installed.
+pub(super) fn has_own_rules(saved: &str) -> bool {
+    !find_own_rules(saved).is_empty()
 }
 
-/// Whether exactly these rules are there: the same fingerprint on all our rules in built-in chains, the same
-/// chains with the same number of rules, and the switch in the same state.
+/// Whether exactly these rules are installed: the same fingerprint on all of remora's rules in built-in chains, the
+/// same chains with the same number of rules, and the switch in the same state.
 pub(super) fn is_installed(saved: &str, rules: &[Rule], switch: Option<State>) -> bool {
-    let found = find(saved);
-    let tables = wanted(rules, switch);
-    let mark = mark(&tables);
+    let found = find_own_rules(saved);
+    let tables = desired_tables(rules, switch);
+    let comment = fingerprint_comment(&tables);
     found.len() == tables.len()
         && gate::state_of(saved) == switch
         && tables.iter().all(|table| {
@@ -166,7 +166,7 @@ pub(super) fn is_installed(saved: &str, rules: &[Rule], switch: Option<State>) -
             let built_in = table.lines.iter().filter(|line| !line.is_in(table)).count();
             let count = |chain: &&str| table.lines.iter().filter(|line| line.chain == *chain).count();
             found.rules.len() == built_in
-                && found.rules.iter().all(|line| line.contains(&mark))
+                && found.rules.iter().all(|line| line.contains(&comment))
                 && found.chains.len() == table.chains.len()
                 && table
                     .chains
@@ -175,11 +175,11 @@ pub(super) fn is_installed(saved: &str, rules: &[Rule], switch: Option<State>) -
         })
 }
 
-/// Replaces everything of ours by these rules. Other rules are neither flushed nor moved.
+/// Replaces remora's chains and rules by these rules. Other programs' rules are neither flushed nor moved.
 pub(super) fn replacement(saved: &str, rules: &[Rule], switch: Option<State>) -> String {
-    let found = find(saved);
-    let tables = wanted(rules, switch);
-    let mark = mark(&tables);
+    let found = find_own_rules(saved);
+    let tables = desired_tables(rules, switch);
+    let comment = fingerprint_comment(&tables);
     let mut out = String::new();
     for name in ["filter", "mangle", "nat", "raw"] {
         let new = tables.iter().find(|table| table.name == name);
@@ -190,21 +190,21 @@ pub(super) fn replacement(saved: &str, rules: &[Rule], switch: Option<State>) ->
         // A String cannot fail to be written to.
         let _ = writeln!(out, "*{name}");
         let chains = new.map_or(&[][..], |table| &table.chains);
-        // With --noflush a chain that is listed is made, or emptied if it is there.
+        // With --noflush, listing a chain creates it, or empties it if it exists.
         for chain in chains {
             let _ = writeln!(out, ":{chain} - [0:0]");
         }
-        remove(&mut out, old, chains);
+        remove_own_rules(&mut out, old, chains);
         for line in new.into_iter().flat_map(|table| &table.lines) {
-            add(&mut out, line, chains.contains(&line.chain), &mark);
+            add_rule(&mut out, line, chains.contains(&line.chain), &comment);
         }
         out.push_str("COMMIT\n");
     }
     out
 }
 
-/// Takes out our rules of built-in chains, and our chains that are not wanted any more.
-fn remove(out: &mut String, old: Option<&Found<'_>>, kept: &[&str]) {
+/// Removes remora's rules from built-in chains, and remora's chains that are no longer needed.
+fn remove_own_rules(out: &mut String, old: Option<&OwnRules<'_>>, kept: &[&str]) {
     let Some(old) = old else { return };
     for line in &old.rules {
         let _ = writeln!(out, "-D{}", line.trim_start_matches("-A"));
@@ -218,12 +218,12 @@ fn remove(out: &mut String, old: Option<&Found<'_>>, kept: &[&str]) {
     }
 }
 
-fn add(out: &mut String, line: &Line, in_our_chain: bool, mark: &str) {
+fn add_rule(out: &mut String, line: &DesiredRule, in_our_chain: bool, comment: &str) {
     let text = &line.text;
     let _ = match text.split_once(" -j ") {
         // The target is last, and there is exactly one.
         Some((head, target)) if !in_our_chain => {
-            writeln!(out, "{head} -m comment --comment {mark} -j {target}")
+            writeln!(out, "{head} -m comment --comment {comment} -j {target}")
         }
         _ => writeln!(out, "{text}"),
     };

@@ -1,12 +1,12 @@
 //! From a plan to a ruleset.
 
-use super::{Do, NftChain, NftRule, Ruleset, Test};
+use super::{NftAction, NftChain, NftMatch, NftRule, Ruleset};
 use remora_net::nft::Hook;
 use remora_rules::Plan;
 use remora_rules::chains::Chains;
 use remora_rules::rule::{Action, Chain, Family, Match, Protocol, Rule, Table};
 
-/// Puts a plan into the shape nftables wants.
+/// Converts a plan to an nftables ruleset.
 pub fn ruleset(plan: &Plan) -> Ruleset {
     let v4 = Chains::new(&plan.ipv4);
     let v6 = plan.ipv6.as_ref().map(|rules| Chains::new(rules));
@@ -28,12 +28,11 @@ pub fn ruleset(plan: &Plan) -> Ruleset {
     Ruleset { chains }
 }
 
-/// Where connections are taken over: which table, and how.
+/// A chain that captures connections: its action, its name, and the protocols that arrive there.
 #[derive(Clone, PartialEq, Eq)]
 struct Take {
     action: Action,
     name: String,
-    /// What is sent there.
     protocols: Vec<Protocol>,
 }
 
@@ -50,18 +49,18 @@ impl Build<'_> {
         if rules.is_empty() {
             return;
         }
-        // Without IPv6 the other family never gets further than the first rule.
+        // If IPv6 is not captured, its packets leave the base chain at the first rule.
         // differs from istio: its own nftables rules then capture IPv6 where a rule names no address, and not where
         // one does, because all its tables are for both families; its iptables rules leave IPv6 alone, as this does.
         let mut all = Vec::with_capacity(rules.len() + 1);
         if self.v6.is_none() {
-            let tests = vec![Test::Family {
+            let tests = vec![NftMatch::Family {
                 family: Family::V4,
                 not: true,
             }];
             all.push(NftRule {
                 tests,
-                action: Do::Accept,
+                action: NftAction::Accept,
             });
         }
         all.extend(rules);
@@ -101,8 +100,8 @@ impl Build<'_> {
         }
     }
 
-    // Both lists come from the same builder, so they agree except where an address is in a rule, or where one
-    // family has rules that the other has not. Any merge that keeps both orders is right; this one looks
+    // The same builder makes both lists, so they are equal except where a rule contains an address, or where one
+    // family has rules that the other has not. Any merge that keeps both orders is correct; this one searches
     // ahead for the common rule.
     fn rules(&mut self, table: Table, chain: Chain) -> Vec<NftRule> {
         let v4 = self.v4.rules(table, chain).to_vec();
@@ -115,7 +114,7 @@ impl Build<'_> {
         let mut merged = Vec::with_capacity(v4.len() + v6.len());
         let mut rest = v6.as_slice();
         for rule in v4 {
-            match rest.iter().position(|other| same(rule, other)) {
+            match rest.iter().position(|other| is_same_rule(rule, other)) {
                 Some(at) if !has_address(rule) => {
                     let (before, after) = rest.split_at(at);
                     merged.extend(
@@ -134,21 +133,21 @@ impl Build<'_> {
     }
 
     fn rule(&mut self, table: Table, rule: &Rule, family: Option<Family>) -> NftRule {
-        let guard = family.map(|family| Test::Family { family, not: false });
+        let guard = family.map(|family| NftMatch::Family { family, not: false });
         let tests = guard
             .into_iter()
-            .chain(rule.matches.iter().cloned().map(Test::Plan))
+            .chain(rule.matches.iter().cloned().map(NftMatch::Plan))
             .collect();
         let action = match rule.action {
-            Action::Return => Do::Return,
-            Action::Accept => Do::Accept,
-            Action::Drop => Do::Drop,
-            Action::Jump(chain) => Do::Jump(name(table, chain)),
-            Action::Redirect(_) | Action::Tproxy { .. } => Do::Jump(self.take(rule)),
-            Action::SetMark(mark) => Do::SetMark(mark),
-            Action::SaveMark => Do::SaveMark,
-            Action::RestoreMark => Do::RestoreMark,
-            Action::Zone(zone) => Do::Zone(zone),
+            Action::Return => NftAction::Return,
+            Action::Accept => NftAction::Accept,
+            Action::Drop => NftAction::Drop,
+            Action::Jump(chain) => NftAction::Jump(name(table, chain)),
+            Action::Redirect(_) | Action::Tproxy { .. } => NftAction::Jump(self.take(rule)),
+            Action::SetMark(mark) => NftAction::SetMark(mark),
+            Action::SaveMark => NftAction::SaveMark,
+            Action::RestoreMark => NftAction::RestoreMark,
+            Action::Zone(zone) => NftAction::Zone(zone),
         };
         NftRule { tests, action }
     }
@@ -177,37 +176,37 @@ impl Build<'_> {
 }
 
 fn take_chain(take: &Take) -> NftChain {
-    let tcp = || Test::Plan(Match::Protocol(Protocol::Tcp));
+    let tcp = || NftMatch::Plan(Match::Protocol(Protocol::Tcp));
     let mut rules = vec![
         NftRule {
-            tests: vec![tcp(), Test::NotFirst],
-            action: Do::Accept,
+            tests: vec![tcp(), NftMatch::NotFirst],
+            action: NftAction::Accept,
         },
         NftRule {
             tests: Vec::new(),
-            action: Do::AskSwitch,
+            action: NftAction::AskSwitch,
         },
     ];
     match take.action {
         Action::Redirect(port) => {
             for protocol in &take.protocols {
-                let tests = vec![Test::Plan(Match::Protocol(*protocol))];
+                let tests = vec![NftMatch::Plan(Match::Protocol(*protocol))];
                 rules.push(NftRule {
                     tests,
-                    action: Do::Redirect(port),
+                    action: NftAction::Redirect(port),
                 });
             }
         }
         Action::Tproxy { port, mark } => {
             rules.push(NftRule {
                 tests: vec![tcp()],
-                action: Do::Tproxy { port, mark },
+                action: NftAction::Tproxy { port, mark },
             });
-            // The expression does nothing when no transparent listener is there. The packet must not reach
-            // the application then, as it does with Istio's own nftables rules.
+            // The expression does nothing if there is no transparent listener. The packet must not reach the
+            // application then, as it does with Istio's own nftables rules.
             rules.push(NftRule {
                 tests: Vec::new(),
-                action: Do::Drop,
+                action: NftAction::Drop,
             });
         }
         _ => {}
@@ -219,7 +218,7 @@ fn take_chain(take: &Take) -> NftChain {
     }
 }
 
-fn same(one: &Rule, other: &Rule) -> bool {
+fn is_same_rule(one: &Rule, other: &Rule) -> bool {
     one.action == other.action && one.matches == other.matches
 }
 

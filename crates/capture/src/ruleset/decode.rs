@@ -1,26 +1,26 @@
-//! From what the kernel lists back to a plan.
+//! Converts the rules that the kernel lists back to a plan.
 //!
-//! Reads what [`super::expressions`] writes. A rule it cannot read belongs to somebody else, or to another
-//! version; then nothing is claimed about the rules at all.
+//! It understands what [`super::expressions`] writes. A rule that it cannot read comes from another program or from
+//! another version of remora; then the result is an error rather than an incomplete plan.
 
 use remora_net::nft::{Base, Cmp, Ct, Expression as E, ListedRule, Meta, Verdict};
 use remora_rules::Plan;
-use remora_rules::rule::{Action, Chain, Family, Match, OwnerKind, Place, Protocol, Rule, State, Table};
+use remora_rules::rule::{Action, Chain, Family, Match, OwnerKind, Position, Protocol, Rule, State, Table};
 use remora_rules::value::{Cidr, Interface, Owner, Ports};
 use std::net::IpAddr;
 
-/// A rule that is not of ours.
+/// A rule in remora's table that this version does not write.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("chain {chain} has a rule at place {place} that this version did not write")]
-pub struct Unreadable {
+pub struct UnreadableRule {
     /// The chain.
     pub chain: String,
-    /// The rule's place, counted from 1.
+    /// The rule's position, counted from 1.
     pub place: usize,
 }
 
-/// Reads the rules of our table.
-pub fn plan_of(listed: &[ListedRule]) -> Result<Plan, Unreadable> {
+/// Reads the rules of remora's table.
+pub fn plan_of(listed: &[ListedRule]) -> Result<Plan, UnreadableRule> {
     let mut plan = Plan {
         ipv4: Vec::new(),
         ipv6: Some(Vec::new()),
@@ -34,7 +34,7 @@ pub fn plan_of(listed: &[ListedRule]) -> Result<Plan, Unreadable> {
         let Some((table, chain)) = chain_of(&rule.chain) else {
             continue;
         };
-        let unreadable = || Unreadable {
+        let unreadable = || UnreadableRule {
             chain: rule.chain.clone(),
             place,
         };
@@ -53,7 +53,7 @@ pub fn plan_of(listed: &[ListedRule]) -> Result<Plan, Unreadable> {
         let made = Rule {
             table,
             chain,
-            place: Place::Append,
+            place: Position::Append,
             matches: read.matches,
             action,
         };
@@ -107,7 +107,7 @@ impl Reader<'_> {
         }
     }
 
-    /// The action, if nothing but it is left.
+    /// The action, if the remaining expressions are exactly one action.
     fn action(&self, listed: &[ListedRule]) -> Option<Action> {
         Some(match self.rest {
             [E::Verdict(Verdict::Accept)] => Action::Accept,
@@ -124,7 +124,7 @@ impl Reader<'_> {
         })
     }
 
-    /// Reads one test and says how many expressions it was.
+    /// Reads one condition and returns the number of expressions that it consists of.
     fn test(&mut self) -> Option<usize> {
         let (found, read) = match self.rest {
             [E::Meta(Meta::Family), E::Compare(how, value), ..] => {
@@ -273,7 +273,7 @@ fn address(offset: u32, bits: u32, how: Cmp, value: &[u8]) -> Option<Match> {
     })
 }
 
-/// A jump to one of the plan's chains, or to a chain that takes connections over.
+/// A jump to one of the plan's chains, or to a chain that captures connections.
 fn jump(name: &str, listed: &[ListedRule]) -> Option<Action> {
     if let Some((_, chain)) = chain_of(name) {
         return Some(Action::Jump(chain));

@@ -1,24 +1,24 @@
 //! Rules as nftables expressions.
 
-use super::{Do, GATE, NftRule, Test};
+use super::{GATE, NftAction, NftMatch, NftRule};
 use remora_net::nft::{Base, Cmp, Ct, Expression, Meta, Verdict};
 use remora_rules::rule::{Family, Match, OwnerKind, State};
 use remora_rules::value::{Cidr, Interface, Owner, Ports};
 use std::net::IpAddr;
 
-/// The expressions of one rule. A name that is not resolved to a number matches nobody.
+/// The expressions of one rule. A user or group name that is not resolved to a number matches no packet.
 pub fn expressions(rule: &NftRule) -> Vec<Expression> {
     let mut out = Vec::with_capacity(12);
     for test in &rule.tests {
         match test {
-            Test::Family { family, not } => {
+            NftMatch::Family { family, not } => {
                 out.extend([
                     Expression::Meta(Meta::Family),
                     compare(*not, &[family_number(*family)]),
                 ]);
             }
-            Test::Plan(item) => one_match(&mut out, item),
-            Test::NotFirst => {
+            NftMatch::Plan(item) => one_match(&mut out, item),
+            NftMatch::NotFirst => {
                 // Of FIN, SYN, RST and ACK not just SYN.
                 out.push(Expression::Payload {
                     base: Base::Transport,
@@ -76,7 +76,7 @@ fn one_match(out: &mut Vec<Expression>, item: &Match) {
                 OwnerKind::User => Meta::User,
                 OwnerKind::Group => Meta::Group,
             };
-            // (uid_t)-1 is nobody's id.
+            // (uid_t)-1 is not a valid id, so it matches no socket.
             let id = if let Owner::Id(id) = owner { *id } else { u32::MAX };
             out.extend([Expression::Meta(key), compare(*not, &id.to_ne_bytes())]);
         }
@@ -164,21 +164,21 @@ fn destination_port(out: &mut Vec<Expression>, ports: Ports, not: bool) {
     }
 }
 
-fn action(out: &mut Vec<Expression>, action: &Do) {
+fn action(out: &mut Vec<Expression>, action: &NftAction) {
     match action {
-        Do::Accept => out.push(Expression::Verdict(Verdict::Accept)),
-        Do::Drop => out.push(Expression::Verdict(Verdict::Drop)),
-        Do::Return => out.push(Expression::Verdict(Verdict::Return)),
-        Do::Jump(chain) => out.push(Expression::Verdict(Verdict::Jump(chain.clone()))),
-        Do::AskSwitch => out.extend([
+        NftAction::Accept => out.push(Expression::Verdict(Verdict::Accept)),
+        NftAction::Drop => out.push(Expression::Verdict(Verdict::Drop)),
+        NftAction::Return => out.push(Expression::Verdict(Verdict::Return)),
+        NftAction::Jump(chain) => out.push(Expression::Verdict(Verdict::Jump(chain.clone()))),
+        NftAction::AskSwitch => out.extend([
             Expression::Meta(Meta::Protocol),
             Expression::Lookup(GATE.to_owned()),
         ]),
-        Do::Redirect(port) => {
+        NftAction::Redirect(port) => {
             let port = Expression::Value(port.to_be_bytes().to_vec());
             out.extend([Expression::Counter, port, Expression::Redirect]);
         }
-        Do::Tproxy { port, mark } => {
+        NftAction::Tproxy { port, mark } => {
             out.extend([Expression::Value(port.to_be_bytes().to_vec()), Expression::Tproxy]);
             out.extend([
                 Expression::Value(mark.to_ne_bytes().to_vec()),
@@ -186,15 +186,15 @@ fn action(out: &mut Vec<Expression>, action: &Do) {
             ]);
             out.extend([Expression::Counter, Expression::Verdict(Verdict::Accept)]);
         }
-        Do::SetMark(mark) => {
+        NftAction::SetMark(mark) => {
             out.extend([
                 Expression::Value(mark.to_ne_bytes().to_vec()),
                 Expression::SetMeta(Meta::Mark),
             ]);
         }
-        Do::SaveMark => out.extend([Expression::Meta(Meta::Mark), Expression::SetCt(Ct::Mark)]),
-        Do::RestoreMark => out.extend([Expression::Ct(Ct::Mark), Expression::SetMeta(Meta::Mark)]),
-        Do::Zone(zone) => out.extend([
+        NftAction::SaveMark => out.extend([Expression::Meta(Meta::Mark), Expression::SetCt(Ct::Mark)]),
+        NftAction::RestoreMark => out.extend([Expression::Ct(Ct::Mark), Expression::SetMeta(Meta::Mark)]),
+        NftAction::Zone(zone) => out.extend([
             Expression::Value(zone.to_ne_bytes().to_vec()),
             Expression::SetCt(Ct::Zone),
         ]),

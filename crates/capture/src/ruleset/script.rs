@@ -1,10 +1,9 @@
 //! Rulesets as a script for `nft -f`.
 //!
-//! The script does what the netlink transaction does: it replaces the table at once. Interface names are
-//! quoted and contain no quotes (see [`remora_rules::value::Interface`]); everything else is numbers and words of
-//! ours.
+//! Like the netlink transaction, the script replaces the table atomically. Interface names are quoted and contain no
+//! quotes (see [`remora_rules::value::Interface`]); everything else is numbers and constant words.
 
-use crate::ruleset::{Do, GATE, NftRule, Ruleset, TABLE, Test};
+use crate::ruleset::{GATE, NftAction, NftMatch, NftRule, Ruleset, TABLE};
 use remora_rules::rule::{Family, Match, OwnerKind, Protocol, State};
 use remora_rules::switch;
 use remora_rules::value::Interface;
@@ -61,17 +60,17 @@ pub fn rule(rule: &NftRule) -> String {
     let mut protocol = "th";
     for test in &rule.tests {
         match test {
-            Test::Family { family, not } => {
+            NftMatch::Family { family, not } => {
                 let name = if *family == Family::V4 { "ipv4" } else { "ipv6" };
                 words.push(format!("meta nfproto {}{name}", unless(*not)));
             }
-            Test::Plan(item) => {
+            NftMatch::Plan(item) => {
                 if let Match::Protocol(known) = item {
                     protocol = known.name();
                 }
                 words.push(one_match(item, protocol));
             }
-            Test::NotFirst => words.push("tcp flags & (fin | syn | rst | ack) != syn".into()),
+            NftMatch::NotFirst => words.push("tcp flags & (fin | syn | rst | ack) != syn".into()),
         }
     }
     words.push(action(&rule.action));
@@ -131,18 +130,18 @@ fn quoted(interface: &Interface) -> String {
     }
 }
 
-fn action(action: &Do) -> String {
+fn action(action: &NftAction) -> String {
     match action {
-        Do::Accept => "accept".into(),
-        Do::Drop => "drop".into(),
-        Do::Return => "return".into(),
-        Do::Jump(chain) => format!("jump {chain}"),
-        Do::AskSwitch => format!("meta l4proto vmap @{GATE}"),
-        Do::Redirect(port) => format!("counter redirect to :{port}"),
-        Do::Tproxy { port, mark } => format!("tproxy to :{port} meta mark set {mark} counter accept"),
-        Do::SetMark(mark) => format!("meta mark set {mark}"),
-        Do::SaveMark => "ct mark set meta mark".into(),
-        Do::RestoreMark => "meta mark set ct mark".into(),
-        Do::Zone(zone) => format!("ct zone set {zone}"),
+        NftAction::Accept => "accept".into(),
+        NftAction::Drop => "drop".into(),
+        NftAction::Return => "return".into(),
+        NftAction::Jump(chain) => format!("jump {chain}"),
+        NftAction::AskSwitch => format!("meta l4proto vmap @{GATE}"),
+        NftAction::Redirect(port) => format!("counter redirect to :{port}"),
+        NftAction::Tproxy { port, mark } => format!("tproxy to :{port} meta mark set {mark} counter accept"),
+        NftAction::SetMark(mark) => format!("meta mark set {mark}"),
+        NftAction::SaveMark => "ct mark set meta mark".into(),
+        NftAction::RestoreMark => "meta mark set ct mark".into(),
+        NftAction::Zone(zone) => format!("ct zone set {zone}"),
     }
 }

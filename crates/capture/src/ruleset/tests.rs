@@ -66,9 +66,9 @@ fn listed(ruleset: &Ruleset) -> Vec<ListedRule> {
     ruleset.chains.iter().flat_map(rules).collect()
 }
 
-/// What is written can be read back, and writing that again gives the same.
+/// A written ruleset can be read back, and writing the result again gives the same ruleset.
 #[test]
-fn what_the_kernel_lists_is_the_plan_again() {
+fn listed_rules_decode_to_the_plan() {
     for flags in SETS {
         for ipv6 in [false, true] {
             let plan = plan_for(flags, ipv6);
@@ -92,7 +92,7 @@ fn a_foreign_rule_is_noticed() {
     rules[at + 1].expressions = vec![remora_net::nft::Expression::Unknown("limit".into())];
     assert_eq!(
         plan_of(&rules),
-        Err(Unreadable {
+        Err(UnreadableRule {
             chain: "nat-istio-output".into(),
             place: 2
         })
@@ -133,18 +133,19 @@ fn both_families_share_what_they_can() {
 }
 
 #[test]
-fn connections_are_only_taken_through_the_switch() {
+fn connections_are_only_captured_through_the_switch() {
     for flags in SETS {
         for chain in ruleset(&plan_for(flags, true)).chains {
-            let takes = |rule: &NftRule| matches!(rule.action, Do::Redirect(_) | Do::Tproxy { .. });
+            let takes =
+                |rule: &NftRule| matches!(rule.action, NftAction::Redirect(_) | NftAction::Tproxy { .. });
             if let Some(first) = chain.rules.iter().position(takes) {
                 assert_eq!(
                     chain.rules[0].tests.last(),
-                    Some(&Test::NotFirst),
+                    Some(&NftMatch::NotFirst),
                     "{}",
                     chain.name
                 );
-                assert_eq!(chain.rules[1].action, Do::AskSwitch, "{}", chain.name);
+                assert_eq!(chain.rules[1].action, NftAction::AskSwitch, "{}", chain.name);
                 assert_eq!(first, 2, "{}", chain.name);
             }
         }
@@ -168,7 +169,7 @@ fn the_fingerprint_tells_rules_apart() {
 }
 
 #[test]
-fn inserted_rules_stand_where_iptables_would_put_them() {
+fn inserted_rules_are_in_the_position_that_iptables_gives_them() {
     let plan = plan_for(SETS[4], false);
     let chains = remora_rules::chains::Chains::new(&plan.ipv4);
     let text: Vec<String> = chains

@@ -61,7 +61,7 @@ impl BenchPod {
         pod
     }
 
-    /// With application and world, and nobody on the proxy's ports.
+    /// With application and outside world, and without listeners on the proxy's ports.
     pub(crate) fn without_proxy() -> Self {
         let lab = Lab::new();
         remora_testkit::answer_for_everyone(&lab.peer, WORLD);
@@ -171,10 +171,10 @@ impl BenchPod {
         self.connect_with(from, to, TcpOptions::default())
     }
 
-    /// A port nobody has sent from yet.
+    /// A source port that no other connection of this pod has used.
     ///
-    /// The kernel chooses the same one for different destinations when it likes, and REDIRECT turns those into
-    /// connections that differ in nothing: known (istio/istio#38982), and not what is tested here.
+    /// The kernel may choose the same source port for different destinations, and REDIRECT then makes these connections
+    /// identical: a known problem (istio/istio#38982) that is not under test here.
     fn fresh(&self, to: SocketAddr, bind: Option<SocketAddr>) -> SocketAddr {
         self.ports.set(self.ports.get() + 1);
         let any = any_addresses()[usize::from(to.is_ipv6())];

@@ -109,7 +109,7 @@ fn flags(dice: &mut Dice) -> Flags {
     (flags, env)
 }
 
-/// Who sends, what, and where it goes if nobody interferes.
+/// The sender, the packet, and where it goes without capture rules.
 #[derive(Debug, Clone, Copy)]
 struct Probe {
     packet: Packet<'static>,
@@ -175,7 +175,7 @@ fn outbound(dice: &mut Dice) -> Probe {
         (ETH0.pod(true), "lo", ETH0.pod(true), "app"),
     ];
     let (to, interface, mut source, undisturbed) = ways[dice.roll(ways.len())];
-    // Name queries over UDP, to servers that are not beside the pod.
+    // DNS queries over UDP, to servers that are not on the pod's link.
     let udp = dice.roll(5) == 0 && undisturbed != "net1";
     let port = if udp { 53 } else { PORTS[dice.roll(PORTS.len())] };
     let mut bind = None;
@@ -235,7 +235,7 @@ fn answers_get_lost(plan: &Plan, probe: &Probe) -> bool {
     plan.route.is_some() && probe.sender == Sender::Vm0 && predicted(plan, probe) == "world"
 }
 
-/// A pod with three links, and everybody who sends.
+/// A pod with three links, and all senders.
 struct Surroundings {
     pod: BenchPod,
     owners: Vec<((u32, u32), Actor)>,
@@ -279,7 +279,7 @@ impl Surroundings {
             let mut socket = remora_net::link::socket().expect("netlink");
             let interface = remora_net::link::index("lo").expect("lo");
             let address = "::6".parse().expect("address");
-            let wanted = remora_net::address::Assigned {
+            let wanted = remora_net::address::InterfaceAddress {
                 interface,
                 address,
                 prefix: 128,

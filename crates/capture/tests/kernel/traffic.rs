@@ -1,4 +1,4 @@
-//! Who is captured and who is not.
+//! Which connections are captured and which are not.
 
 use crate::bench_pod::{APP, Arrival, BenchPod, backends};
 use remora_net::socket::TcpOptions;

@@ -87,7 +87,7 @@ impl Pod {
         let raw = view::at(self.raw(slot), &[kind.field()])
             .cloned()
             .unwrap_or_default();
-        let attempt = self.attempt(&raw, probe.handler.dialled_port(), "kube-probe/1.38");
+        let attempt = self.attempt(&raw, probe.handler.kubelet_port(), "kube-probe/1.38");
         tokio::spawn(async move {
             if attempt.has_no_port() {
                 done(Outcome::Error);

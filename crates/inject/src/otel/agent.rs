@@ -29,9 +29,9 @@ pub(crate) enum Refusal {
     Malformed(Malformed),
     /// A variable that must be extended comes from `valueFrom`.
     Indirect(&'static str),
-    /// .NET instrumentation of somebody else.
+    /// .NET instrumentation by another tool.
     DotNetHome,
-    /// Another volume sits where the agent belongs.
+    /// Another volume is mounted at the agent's path.
     PathTaken(String),
 }
 
@@ -129,7 +129,7 @@ pub(crate) fn inject(
     let certificates = tls::plan(scene.instrumentation, spec);
     let mut accepted = Vec::new();
     for place in targets {
-        let dresser = Dresser {
+        let dresser = ContainerChange {
             scene,
             language,
             section: &section,
@@ -138,7 +138,7 @@ pub(crate) fn inject(
         };
         match pod::container(spec, place)
             .map_err(Refusal::from)
-            .and_then(|c| dresser.dress(c, &place.name))
+            .and_then(|c| dresser.instrument_container(c, &place.name))
         {
             Ok((container, remark)) => {
                 pod::put_container(spec, place, container);
@@ -174,7 +174,7 @@ pub(crate) fn limited_volume(name: &str, section: &Section) -> Value {
 }
 
 /// Everything that decides how one container changes.
-struct Dresser<'a, 'b> {
+struct ContainerChange<'a, 'b> {
     scene: &'a Scene<'b>,
     language: Language,
     section: &'a Section,
@@ -182,8 +182,8 @@ struct Dresser<'a, 'b> {
     libc: Libc,
 }
 
-impl Dresser<'_, '_> {
-    fn dress(
+impl ContainerChange<'_, '_> {
+    fn instrument_container(
         &self,
         mut container: Map<String, Value>,
         name: &str,

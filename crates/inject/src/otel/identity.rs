@@ -1,4 +1,4 @@
-//! Who a container is: owners, service name, resource attributes.
+//! The identity of a container in telemetry: owners, service name, resource attributes.
 
 use std::collections::BTreeMap;
 
@@ -98,7 +98,7 @@ impl<'a> Identity<'a> {
                 all.insert(name.to_owned(), value.to_owned());
             }
         }
-        // operator: these two follow the downward API whatever annotations say.
+        // operator: these two always come from the downward API; annotations do not change them.
         all.insert("k8s.pod.name".to_owned(), format!("$({POD_NAME})"));
         if self.node_name.is_empty() {
             all.insert("k8s.node.name".to_owned(), format!("$({NODE_NAME})"));

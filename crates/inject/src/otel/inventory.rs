@@ -65,7 +65,7 @@ pub struct Inventory {
     secrets: BTreeSet<Key>,
     config_maps: BTreeSet<Key>,
     owned: BTreeMap<(String, Key), Vec<Owner>>,
-    /// Lent out for what is not known.
+    /// The empty map that is returned for unknown namespaces.
     nothing: Map<String, Value>,
 }
 

@@ -1,4 +1,4 @@
-//! Names the operator uses, names that are never targets, and safe names for what we add.
+//! Names the operator uses, names that are never targets, and valid names for added containers and volumes.
 
 /// Prefix of the annotations that ask for instrumentation.
 pub(crate) const PREFIX: &str = "instrumentation.opentelemetry.io/";
@@ -31,7 +31,7 @@ pub(crate) fn is_mesh(name: &str) -> bool {
     ) || name.starts_with("vault-agent")
 }
 
-/// Containers somebody injected; none of them is ever instrumented.
+/// Containers that injectors add; none of them is ever instrumented.
 pub(crate) fn is_injected(name: &str) -> bool {
     is_mesh(name) || name == "otc-container" || name.starts_with(AGENT) || name.starts_with("otel-agent-")
 }

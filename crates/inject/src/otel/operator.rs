@@ -1,7 +1,7 @@
 //! The switches of an OpenTelemetry operator, as flags, environment or its configuration file name them.
 //!
-//! [`Operator::default`] is an operator nobody configured. [`Operator::from_json`] is one that somebody
-//! did: then what is not mentioned is off, exactly as in the operator's own structure.
+//! [`Operator::default`] is an operator without configuration. [`Operator::from_json`] is one with a configuration:
+//! then switches that it does not mention are off, exactly as in the operator's own structure.
 
 use std::collections::BTreeMap;
 
@@ -39,7 +39,7 @@ pub enum OperatorError {
 }
 
 impl OperatorError {
-    /// What a person can do about it.
+    /// What the user can do about it.
     pub fn hint(&self) -> &'static str {
         match self {
             Self::Json(_) | Self::NotAnObject { .. } => {
@@ -65,7 +65,7 @@ pub struct Operator {
     pub(crate) crds: bool,
     /// The Instrumentation `true` means when resources are switched off.
     pub(crate) embedded: Option<Instrumentation>,
-    /// Given by somebody: Instrumentations are as that operator stored them, its webhook included.
+    /// Whether a configuration was given: then Instrumentations are as the operator's webhook stored them.
     pub(crate) explicit: bool,
     images: BTreeMap<Language, String>,
 }

@@ -1,5 +1,5 @@
 //! A pod spec as JSON, with the few operations injection needs. Unknown fields are left alone; a field of
-//! the wrong shape is an error for whoever needs it, never a panic and never overwritten.
+//! the wrong type is an error for the step that needs it, never a panic and never overwritten.
 
 use serde_json::{Map, Value, json};
 

@@ -9,8 +9,8 @@ use super::names;
 use super::operator::Operator;
 use crate::warning::Warning;
 
-/// More names than any pod has containers; a longer list is a mistake or an attack.
-const MOST_NAMES: usize = 256;
+/// Maximum number of names in a list: more than any pod has containers.
+const MAX_CONTAINER_NAMES: usize = 256;
 
 /// Annotations of the pod and of its namespace.
 #[derive(Debug, Clone, Copy)]
@@ -48,16 +48,16 @@ fn is_false(value: &str) -> bool {
     value.eq_ignore_ascii_case("false")
 }
 
-fn asked(annotations: Annotations<'_>, language: Language) -> Option<&str> {
+fn requested_value(annotations: Annotations<'_>, language: Language) -> Option<&str> {
     let value = annotations.value(language.inject_key());
     (!value.is_empty() && !is_false(value)).then_some(value)
 }
 
-/// Whether any language is asked for.
+/// Whether the annotations request any language.
 pub(crate) fn any(annotations: Annotations<'_>) -> bool {
     Language::ALL
         .into_iter()
-        .any(|language| asked(annotations, language).is_some())
+        .any(|language| requested_value(annotations, language).is_some())
 }
 
 /// What is wrong with the annotations themselves: values that are not text, keys that mean nothing.
@@ -120,11 +120,11 @@ pub(crate) fn resolve<'a>(
     let common = names_in(sources, names::CONTAINERS)?;
     let mut requests = Vec::new();
     for language in Language::ALL {
-        let Some(value) = asked(sources.annotations, language) else {
+        let Some(value) = requested_value(sources.annotations, language) else {
             continue;
         };
         // differs from the operator: it looks the Instrumentation up before it looks at the switch, so that a
-        // bad name for a language that is off fails the others, because nobody would expect that.
+        // bad name for a language that is off fails the others, which users do not expect.
         if !sources.operator.enables(language) {
             warnings.push(disabled(language));
             continue;
@@ -189,9 +189,9 @@ fn names_in(sources: Sources<'_>, key: &str) -> Result<Vec<String>, Warning> {
     let names: Vec<String> = listed
         .map(|name| container_name(key, name))
         .collect::<Result<_, _>>()?;
-    if names.len() > MOST_NAMES {
+    if names.len() > MAX_CONTAINER_NAMES {
         let text = format!(
-            "annotation {key} lists {} containers, so nothing was instrumented; list at most {MOST_NAMES}",
+            "annotation {key} lists {} containers, so nothing was instrumented; list at most {MAX_CONTAINER_NAMES}",
             names.len()
         );
         return Err(Warning::pod("otel-containers-invalid", text));
@@ -211,7 +211,7 @@ fn container_name(key: &str, name: &str) -> Result<String, Warning> {
     Err(Warning::pod("otel-containers-invalid", text))
 }
 
-/// Foreign text for a message: escaped and of bounded length.
+/// Untrusted text for a message: escaped and of bounded length.
 pub(crate) fn quoted(text: &str) -> String {
     let short: String = text.chars().take(80).collect();
     let dots = if short.len() < text.len() { "..." } else { "" };

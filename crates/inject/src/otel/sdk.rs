@@ -11,7 +11,7 @@ use crate::warning::Warning;
 
 const ATTRIBUTES: &str = "OTEL_RESOURCE_ATTRIBUTES";
 
-/// The variable that tells a container which has this environment from one that does not.
+/// The variable whose presence shows that a container has this environment.
 ///
 /// differs from the operator: it looks for the node name, which is absent when the pod is bound to a node.
 pub(crate) fn is_present(container: &Map<String, Value>) -> bool {

@@ -13,7 +13,7 @@ pub(crate) fn of_added(spec: &Map<String, Value>, scene: &Scene<'_>, first: &Pla
     scene.instrumentation.init_security.clone().or_else(inherited)
 }
 
-/// Agent images run as root unless told otherwise; a pod that forbids root and names no user never starts.
+/// Agent images run as root by default; a pod that forbids root and sets no user never starts.
 pub(crate) fn obstacle(
     spec: &Map<String, Value>,
     scene: &Scene<'_>,

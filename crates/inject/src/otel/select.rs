@@ -9,7 +9,7 @@ use super::request::quoted;
 use crate::warning::Warning;
 
 /// The targets of a language: init containers in pod order, then regular ones in list order. Without a list
-/// the first regular container that nobody injected.
+/// the first regular container that no injector added.
 pub(crate) fn targets(
     spec: &Map<String, Value>,
     language: Language,
@@ -88,7 +88,7 @@ fn is_usable(language: Language, place: &Place, warnings: &mut Vec<Warning>) -> 
 }
 
 /// Mesh containers that carry an agent: the work of an operator that looked at the first container only.
-pub(crate) fn misplaced(spec: &Map<String, Value>) -> Vec<Warning> {
+pub(crate) fn misplaced_agents(spec: &Map<String, Value>) -> Vec<Warning> {
     pod::containers(spec)
         .filter(|(place, container)| names::is_mesh(&place.name) && carries_agent(container))
         .map(|(place, _)| {

@@ -73,7 +73,7 @@ fn volume(spec: &Map<String, Value>, stem: &str, name: &str, mut source: Value) 
     let same = |found: &Value| {
         source
             .as_object()
-            .is_some_and(|map| map.iter().all(|(k, v)| holds(found.get(k), v)))
+            .is_some_and(|map| map.iter().all(|(k, v)| has_all_fields(found.get(k), v)))
     };
     if pod::volume(spec, &own).is_some_and(|found| !same(found)) {
         own = names::joined(&own, &format!("{:08x}", names::digest(name)));
@@ -85,7 +85,7 @@ fn volume(spec: &Map<String, Value>, stem: &str, name: &str, mut source: Value) 
 }
 
 /// Whether `found` has every field of `wanted` (an API server may have added more).
-fn holds(found: Option<&Value>, wanted: &Value) -> bool {
+fn has_all_fields(found: Option<&Value>, wanted: &Value) -> bool {
     let Some(wanted) = wanted.as_object() else {
         return false;
     };

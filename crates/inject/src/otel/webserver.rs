@@ -20,7 +20,7 @@ use super::pod::{self, Malformed, Place};
 use super::sdk;
 use super::security;
 use super::tls::{self, Certificates};
-use super::{Scene, dress_sdk};
+use super::{Scene, add_sdk_environment};
 use crate::warning::Warning;
 
 mod config;
@@ -51,7 +51,7 @@ pub(crate) fn inject(
     let paths = match config::paths(language, &section) {
         Ok(paths) => paths,
         Err(reason) => {
-            warnings.push(skipped(language, &reason));
+            warnings.push(skip_warning(language, &reason));
             return Ok(Vec::new());
         }
     };
@@ -61,7 +61,7 @@ pub(crate) fn inject(
         let conf = match config::text(language, scene, &section, &place.name) {
             Ok(conf) => conf,
             Err(reason) => {
-                warnings.push(skipped(language, &reason));
+                warnings.push(skip_warning(language, &reason));
                 break;
             }
         };
@@ -112,7 +112,7 @@ fn server_name(language: Language) -> &'static str {
     }
 }
 
-fn skipped(language: Language, reason: &str) -> Warning {
+fn skip_warning(language: Language, reason: &str) -> Warning {
     Warning::pod(
         "otel-webserver-config",
         format!("{} was not injected: {reason}", language.name()),
@@ -178,7 +178,7 @@ impl Server<'_, '_> {
         let env = pod::list_mut(&mut target, "env")?;
         self.check(env)?;
         let clone = self.clone_container(&added, &target)?;
-        self.dress(&mut target, &added)?;
+        self.instrument_container(&mut target, &added)?;
         let image = target
             .get("image")
             .and_then(Value::as_str)
@@ -232,7 +232,7 @@ impl Server<'_, '_> {
                 container: &place.name,
                 image: &image,
             };
-            warnings.extend(dress_sdk(
+            warnings.extend(add_sdk_environment(
                 &mut target,
                 self.scene,
                 &self.section.env,
@@ -284,7 +284,7 @@ impl Server<'_, '_> {
     }
 
     /// Changes the target: the copy replaces the mount that brought the configuration.
-    fn dress(&self, target: &mut Map<String, Value>, added: &Added) -> Result<(), Malformed> {
+    fn instrument_container(&self, target: &mut Map<String, Value>, added: &Added) -> Result<(), Malformed> {
         let env = pod::list_mut(target, "env")?;
         env::prepend_addresses(env);
         env::append_absent(env, &self.section.env);

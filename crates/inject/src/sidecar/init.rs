@@ -88,7 +88,7 @@ pub(super) fn arguments(inputs: &Inputs<'_>) -> Vec<String> {
     args
 }
 
-/// istio: the proxy's own ports are always excluded, whatever the annotations say.
+/// istio: the proxy's own ports are always excluded; annotations cannot change that.
 fn excluded_inbound(inputs: &Inputs<'_>) -> String {
     match inputs.excluded_inbound.as_str() {
         "" => "15090,15021".to_owned(),

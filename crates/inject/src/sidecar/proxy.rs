@@ -92,7 +92,7 @@ fn lifecycle(inputs: &Inputs<'_>) -> Option<Value> {
     if !inputs.native {
         return None;
     }
-    // differs from istio: without an agent port there is nobody to ask, so the hook could only fail.
+    // differs from istio: without an agent port the agent has no endpoint, so the hook could only fail.
     if inputs.settings.repairs() && !inputs.has_probes() {
         return None;
     }
@@ -156,7 +156,7 @@ fn security(inputs: &Inputs<'_>) -> Value {
     let low_ports = inputs.binds_low_ports();
     let trace = traces(inputs);
     let mut add = Vec::new();
-    // Who captures the traffic gives the right up before it does anything else.
+    // A proxy that captures the traffic drops this capability before it does anything else.
     if tproxy || trace || inputs.captures_itself() {
         add.push("NET_ADMIN");
     }

@@ -137,7 +137,10 @@ fn user_entries(text: Option<&str>) -> Vec<Value> {
         return Vec::new();
     };
     let mut entries: Vec<Value> = match document {
-        Value::Object(map) => map.into_iter().map(|(name, entry)| named(entry, name)).collect(),
+        Value::Object(map) => map
+            .into_iter()
+            .map(|(name, entry)| with_name(entry, name))
+            .collect(),
         Value::Array(items) => items,
         _ => Vec::new(),
     };
@@ -145,7 +148,7 @@ fn user_entries(text: Option<&str>) -> Vec<Value> {
     entries
 }
 
-fn named(mut entry: Value, name: String) -> Value {
+fn with_name(mut entry: Value, name: String) -> Value {
     view::map_mut(&mut entry, &[])
         .entry("name")
         .or_insert(Value::String(name));

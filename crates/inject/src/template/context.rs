@@ -67,7 +67,7 @@ fn inbound_mode(mesh: &Value) -> &str {
     view::text(mesh, &["inboundTrafficPolicy", "mode"]).unwrap_or("PASSTHROUGH")
 }
 
-/// Templates look into labels and annotations without asking whether there are any.
+/// Templates read labels and annotations without checking whether there are any.
 fn with_maps(mut metadata: Value) -> Value {
     let map = view::map_mut(&mut metadata, &[]);
     for key in ["labels", "annotations"] {

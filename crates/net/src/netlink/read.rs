@@ -1,6 +1,6 @@
 //! Reading messages.
 
-use super::{HEADER, aligned};
+use super::{HEADER_LENGTH, aligned};
 
 /// A message in a received datagram.
 #[derive(Debug, Clone, Copy)]
@@ -9,9 +9,9 @@ pub struct Message<'a> {
     pub kind: u16,
     /// The flags.
     pub flags: u16,
-    /// The number of the request it answers.
+    /// The sequence number of the request that this message replies to.
     pub sequence: u32,
-    /// What follows the header.
+    /// The bytes after the header.
     pub payload: &'a [u8],
 }
 
@@ -22,7 +22,7 @@ pub struct Messages<'a> {
 }
 
 impl<'a> Messages<'a> {
-    /// Reads a datagram; what does not look like a message ends the list.
+    /// Reads a datagram; the list ends at the first bytes that are not a valid message.
     pub const fn new(bytes: &'a [u8]) -> Self {
         Self { rest: bytes }
     }
@@ -32,10 +32,10 @@ impl<'a> Iterator for Messages<'a> {
     type Item = Message<'a>;
 
     fn next(&mut self) -> Option<Message<'a>> {
-        let header = self.rest.first_chunk::<HEADER>()?;
+        let header = self.rest.first_chunk::<HEADER_LENGTH>()?;
         let length =
             usize::try_from(u32::from_ne_bytes([header[0], header[1], header[2], header[3]])).ok()?;
-        let payload = self.rest.get(HEADER..length)?;
+        let payload = self.rest.get(HEADER_LENGTH..length)?;
         let message = Message {
             kind: u16::from_ne_bytes([header[4], header[5]]),
             flags: u16::from_ne_bytes([header[6], header[7]]),
@@ -72,25 +72,25 @@ impl<'a> Attribute<'a> {
         String::from_utf8_lossy(&self.value[..end]).into_owned()
     }
 
-    /// The value as a number in network order.
+    /// The value as a number in network byte order.
     pub fn net_u32(&self) -> Option<u32> {
         Some(u32::from_be_bytes(self.value.try_into().ok()?))
     }
 
-    /// The value as a number in host order.
+    /// The value as a number in host byte order.
     pub fn host_u32(&self) -> Option<u32> {
         Some(u32::from_ne_bytes(self.value.try_into().ok()?))
     }
 }
 
-/// A run of attributes.
+/// A sequence of attributes.
 #[derive(Debug, Clone)]
 pub struct Attributes<'a> {
     rest: &'a [u8],
 }
 
 impl<'a> Attributes<'a> {
-    /// Reads attributes; what does not look like one ends the list.
+    /// Reads attributes; the list ends at the first bytes that are not a valid attribute.
     pub const fn new(bytes: &'a [u8]) -> Self {
         Self { rest: bytes }
     }

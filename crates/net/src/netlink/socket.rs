@@ -2,7 +2,7 @@
 
 use super::read::{Attributes, Message, Messages};
 use super::write::Writer;
-use super::{HEADER, NLM_F_ACK_TLVS, NLM_F_CAPPED, NLM_F_DUMP_INTR, NLMSG_DONE, NLMSG_ERROR, aligned};
+use super::{HEADER_LENGTH, NLM_F_ACK_TLVS, NLM_F_CAPPED, NLM_F_DUMP_INTR, NLMSG_DONE, NLMSG_ERROR, aligned};
 use crate::sys;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -12,14 +12,14 @@ const NETLINK_CAP_ACK: i32 = 10;
 const NETLINK_EXT_ACK: i32 = 11;
 const NETLINK_GET_STRICT_CHK: i32 = 12;
 
-/// Which part of the kernel to talk to.
+/// The netlink family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Protocol {
     /// Links, addresses, routes, rules.
     Route,
     /// nftables.
     Netfilter,
-    /// Sockets of others.
+    /// Sockets of the namespace (`sock_diag`).
     SocketDiagnosis,
 }
 
@@ -27,13 +27,13 @@ pub enum Protocol {
 #[derive(Debug, thiserror::Error)]
 #[error("{}{}", io::Error::from_raw_os_error(*errno), message.as_ref().map(|text| format!(" ({text})")).unwrap_or_default())]
 pub struct KernelError {
-    /// The error number.
+    /// The kernel's `errno`.
     pub errno: i32,
-    /// Which request of a batch.
+    /// The sequence number of the refused request, which identifies it within a batch.
     pub sequence: u32,
-    /// What the kernel says about it, if anything.
+    /// The kernel's extended error message, if it sent one.
     pub message: Option<String>,
-    /// Where in the request the culprit is, if the kernel says so.
+    /// Offset of the rejected attribute in the request, if the kernel reports it.
     pub offset: Option<u32>,
 }
 
@@ -54,12 +54,12 @@ impl KernelError {
         matches!(self.errno, libc::EPERM | libc::EACCES)
     }
 
-    /// Whether the thing is there already.
+    /// Whether the object exists already.
     pub const fn exists(&self) -> bool {
         self.errno == libc::EEXIST
     }
 
-    /// Whether the thing is not there.
+    /// Whether the object does not exist.
     pub const fn is_missing(&self) -> bool {
         matches!(
             self.errno,
@@ -68,7 +68,7 @@ impl KernelError {
     }
 }
 
-/// A netlink socket, bound for good to the namespace it was opened in.
+/// A netlink socket. It stays bound to the network namespace it was opened in.
 #[derive(Debug)]
 pub struct Socket {
     fd: OwnedFd,
@@ -96,13 +96,13 @@ impl Socket {
         })
     }
 
-    /// A number for the next request.
+    /// The sequence number for the next request.
     pub fn next_sequence(&mut self) -> u32 {
         self.sequence = self.sequence.wrapping_add(1).max(1);
         self.sequence
     }
 
-    /// Makes room for a batch of this size. Without the privilege to exceed the limit, up to the limit.
+    /// Enlarges the send buffer for a batch of this size; without `CAP_NET_ADMIN` at most to the system's limit.
     pub fn reserve(&self, bytes: usize) {
         let size = i32::try_from(bytes.saturating_mul(2)).unwrap_or(i32::MAX);
         if sys::set_option(self.fd.as_fd(), libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, size).is_err() {
@@ -189,7 +189,7 @@ impl Socket {
     }
 }
 
-/// What an acknowledgement says; `None` if the message is not one.
+/// The result in an acknowledgement; `None` if the message is not one.
 pub(super) fn error_of(message: &Message<'_>) -> Option<Result<(), KernelError>> {
     if message.kind != NLMSG_ERROR {
         return None;
@@ -213,9 +213,9 @@ pub(super) fn error_of(message: &Message<'_>) -> Option<Result<(), KernelError>>
             .map(u32::from_ne_bytes);
         let echoed = echoed
             .and_then(|length| usize::try_from(length).ok())
-            .unwrap_or(HEADER);
+            .unwrap_or(HEADER_LENGTH);
         let skip = 4 + if message.flags & NLM_F_CAPPED != 0 {
-            HEADER
+            HEADER_LENGTH
         } else {
             aligned(echoed)
         };

@@ -54,9 +54,9 @@ fn truncated_and_lying_lengths_end_the_list() {
 }
 
 #[test]
-fn errors_say_what_the_kernel_said() {
+fn errors_carry_the_kernels_message() {
     let mut payload = (-17_i32).to_ne_bytes().to_vec();
-    payload.extend_from_slice(&[0; HEADER]);
+    payload.extend_from_slice(&[0; HEADER_LENGTH]);
     let mut text = Writer::default();
     text.text(1, "no such thing");
     text.host_u32(2, 52);

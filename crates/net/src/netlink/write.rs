@@ -1,6 +1,6 @@
 //! Writing messages.
 
-use super::{HEADER, NESTED, aligned};
+use super::{HEADER_LENGTH, NLA_F_NESTED, aligned};
 
 /// One or more messages under construction.
 ///
@@ -87,7 +87,7 @@ impl Writer {
     pub fn nested(&mut self, kind: u16, content: impl FnOnce(&mut Self)) {
         let at = self.bytes.len();
         self.bytes.extend_from_slice(&[0; 2]);
-        self.bytes.extend_from_slice(&(kind | NESTED).to_ne_bytes());
+        self.bytes.extend_from_slice(&(kind | NLA_F_NESTED).to_ne_bytes());
         content(self);
         let length = u16::try_from(self.bytes.len() - at).unwrap_or(u16::MAX);
         self.bytes[at..at + 2].copy_from_slice(&length.to_ne_bytes());
@@ -100,7 +100,7 @@ impl Writer {
 
     /// Whether no message was written.
     pub fn is_empty(&self) -> bool {
-        self.bytes.len() < HEADER
+        self.bytes.len() < HEADER_LENGTH
     }
 
     fn pad(&mut self) {

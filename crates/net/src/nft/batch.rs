@@ -1,4 +1,4 @@
-//! A transaction under construction: everything in it happens at once, or nothing does.
+//! A transaction under construction. The kernel applies all of it atomically, or nothing.
 
 use super::expression::{Expression, Verdict};
 use super::{NFPROTO_INET, encode, generic, kind};
@@ -9,14 +9,14 @@ const TYPE_PROTOCOL: u32 = 12;
 const TYPE_VERDICT: u32 = 0xffff_ff00;
 const SET_IS_MAP: u32 = 8;
 
-/// When the kernel consults a chain by itself.
+/// The netfilter hook that a base chain is attached to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Hook {
     /// `nat`, `filter` or `route`.
     pub kind: &'static str,
-    /// On output (3) or before routing (0).
+    /// The hook number: output (3) or prerouting (0).
     pub number: u32,
-    /// Its place among the chains there.
+    /// The priority among the chains of the same hook.
     pub priority: i32,
 }
 
@@ -25,7 +25,7 @@ pub struct Hook {
 pub struct ChainSpec<'a> {
     /// The name.
     pub name: &'a str,
-    /// When the kernel consults it, if it does.
+    /// The hook of a base chain; `None` for a chain that rules jump to.
     pub hook: Option<Hook>,
 }
 
@@ -53,7 +53,7 @@ impl Batch {
         }
     }
 
-    /// Puts the table there, if it is not.
+    /// Adds the table if it does not exist.
     pub fn add_table(&mut self, comment: Option<&str>) {
         self.new_table(0, comment);
     }
@@ -73,12 +73,12 @@ impl Batch {
         );
     }
 
-    /// Makes the table; an error if it is there.
+    /// Creates the table; an error if it exists.
     pub fn create_table(&mut self, comment: &str) {
         self.new_table(NLM_F_EXCL, Some(comment));
     }
 
-    /// Removes the table with everything in it; an error if it is not there.
+    /// Removes the table with everything in it; an error if it does not exist.
     pub fn delete_table(&mut self) {
         let table = self.table.clone();
         self.message(
@@ -199,7 +199,7 @@ impl Batch {
         );
     }
 
-    /// How large it is so far.
+    /// The size in bytes so far.
     pub fn size(&self) -> usize {
         self.writer.as_bytes().len()
     }
@@ -230,7 +230,7 @@ impl Batch {
         last
     }
 
-    /// What the message with this number is about.
+    /// A description, for errors, of the message with this sequence number.
     pub(super) fn name_of(&self, sequence: u32) -> &str {
         let index = usize::try_from(sequence.saturating_sub(self.first)).unwrap_or(usize::MAX);
         self.names.get(index).map_or("transaction", String::as_str)

@@ -10,14 +10,14 @@ use std::io;
 #[derive(Debug, thiserror::Error)]
 #[error("nftables refused the {what}")]
 pub struct TransactionError {
-    /// The part it refused.
+    /// The message of the batch that the kernel refused.
     pub what: String,
     /// Why.
     #[source]
     pub source: KernelError,
 }
 
-/// A table that is there.
+/// A table that is installed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListedTable {
     /// The name.
@@ -26,19 +26,19 @@ pub struct ListedTable {
     pub comment: Option<String>,
 }
 
-/// A rule that is there.
+/// A rule that is installed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListedRule {
     /// The chain it is in.
     pub chain: String,
-    /// What it does.
+    /// The expressions of the rule, in order.
     pub expressions: Vec<Expression>,
 }
 
 /// A connection to the nftables of one namespace.
 ///
-/// Keep it for as long as changes may come: closing a connection that changed something takes the kernel
-/// several milliseconds, using it takes microseconds.
+/// Callers keep it open while changes may follow: closing a connection that changed something takes the kernel
+/// several milliseconds, a change takes microseconds.
 #[derive(Debug)]
 pub struct Connection {
     socket: Socket,
@@ -52,7 +52,7 @@ impl Connection {
         })
     }
 
-    /// Carries a transaction out.
+    /// Commits a transaction.
     pub fn commit(&mut self, mut batch: Batch) -> Result<(), TransactionError> {
         if batch.names.is_empty() {
             return Ok(());
@@ -121,7 +121,7 @@ impl Connection {
             let elements = attributes.find(3)?.nested();
             Some(
                 elements
-                    .filter_map(|element| one(&element.nested()))
+                    .filter_map(|item| element(&item.nested()))
                     .collect::<Vec<_>>(),
             )
         })?;
@@ -146,7 +146,7 @@ impl Connection {
     }
 }
 
-fn one(element: &Attributes<'_>) -> Option<(u8, Verdict)> {
+fn element(element: &Attributes<'_>) -> Option<(u8, Verdict)> {
     let key = element.find(1)?.nested().find(1)?.value.first().copied()?;
     let verdict = decode::verdict(&element.find(2)?.nested())?;
     Some((key, verdict))

@@ -61,9 +61,9 @@ pub enum Ct {
 impl Ct {
     pub(super) const ALL: [Self; 3] = [Self::State, Self::Mark, Self::Zone];
 
-    /// The bit of a packet that fits no connection.
+    /// The bit of a packet that belongs to no tracked connection.
     pub const INVALID: u32 = 1;
-    /// The bit of a connection both sides have spoken on.
+    /// The bit of a connection with packets in both directions.
     pub const ESTABLISHED: u32 = 2;
     /// The bit of a connection that belongs to another one.
     pub const RELATED: u32 = 4;
@@ -77,7 +77,7 @@ impl Ct {
     }
 }
 
-/// From where in a packet an offset counts.
+/// The header that a payload offset is relative to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Base {
     /// The IP header.
@@ -95,7 +95,7 @@ impl Base {
     }
 }
 
-/// How a comparison goes.
+/// A comparison operator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Cmp {
     /// Equal.
@@ -121,12 +121,12 @@ impl Cmp {
     }
 }
 
-/// What happens to a packet.
+/// The verdict on a packet.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Verdict {
-    /// It goes on its way.
+    /// The packet is accepted.
     Accept,
-    /// It is thrown away.
+    /// The packet is dropped.
     Drop,
     /// Evaluation goes on after the jump that led here.
     Return,
@@ -161,11 +161,11 @@ pub enum Expression {
     SetCt(Ct),
     /// Load bytes of the packet.
     Payload {
-        /// From where.
+        /// The header that the offset is relative to.
         base: Base,
-        /// How far from there.
+        /// The offset in bytes.
         offset: u32,
-        /// How many.
+        /// The number of bytes.
         length: u32,
     },
     /// Keep only some bits of what was loaded.

@@ -1,17 +1,17 @@
-//! Memory: of the allocator, and of the program itself.
+//! System calls about memory: the allocator's, and the executable's pages.
 
 use std::ffi::{c_int, c_void};
 use std::ops::Range;
 use std::time::Duration;
 
-/// Sets an option of the allocator; false where it has none of these.
+/// Sets an option of the allocator (`mallopt`); false if the allocator refuses it.
 #[cfg(target_env = "gnu")]
 pub(crate) fn allocator_option(name: libc::c_int, value: libc::c_int) -> bool {
     // SAFETY: both arguments are integers; the allocator guards its own state.
     unsafe { libc::mallopt(name, value) == 1 }
 }
 
-/// What the allocator of the C library counts.
+/// The statistics of the C library's allocator.
 #[cfg(target_env = "gnu")]
 pub(crate) fn heap() -> crate::memory::Heap {
     // SAFETY: it takes nothing and returns plain numbers by value; the allocator locks itself.
@@ -24,7 +24,7 @@ pub(crate) fn heap() -> crate::memory::Heap {
     }
 }
 
-/// Gives what is free in the allocator's heap back to the kernel.
+/// Returns free heap memory to the kernel.
 #[cfg(target_env = "gnu")]
 pub(crate) fn trim() {
     // SAFETY: it takes a number and touches only what is free; the allocator locks itself.
@@ -43,9 +43,9 @@ pub(crate) fn cpu_time() -> Duration {
     Duration::new(seconds.unwrap_or_default(), nanos.unwrap_or_default())
 }
 
-/// Forgets which pages of the program's code and constants are in memory; gives how many bytes they may be at most.
+/// Drops the resident pages of the executable's code and constants; returns their size in bytes at most.
 ///
-/// They are read from the file again, or rather from the kernel's copy of it, when they are needed.
+/// The kernel faults them in again from the page cache when they are needed.
 pub(crate) fn forget_program() -> usize {
     let mut parts: Vec<Range<usize>> = Vec::new();
     // SAFETY: the callback is called only before this returns, and with the pointer to `parts` that is given here.
@@ -58,16 +58,16 @@ pub(crate) fn forget_program() -> usize {
         let (start, end) = (part.start.next_multiple_of(page), part.end - part.end % page);
         let length = end.saturating_sub(start);
         // SAFETY: these are whole pages of a segment that is not writable, so they are what the file says (no linker
-        // we use leaves relocations in such segments): dropping them changes no byte that anybody can read.
+        // we use leaves relocations in such segments): dropping them changes no byte that the program can read.
         let done = unsafe { libc::madvise(start as *mut c_void, length, libc::MADV_DONTNEED) } == 0;
         if done { length } else { 0 }
     };
     parts.iter().map(forget).sum()
 }
 
-/// Takes what cannot be written of the first object, which is the program, and asks for no more.
+/// Collects the read-only segments of the first loaded object, the executable, and ends the iteration.
 unsafe extern "C" fn first_object(info: *mut libc::dl_phdr_info, _: usize, data: *mut c_void) -> c_int {
-    // SAFETY: `forget_program` passes this pointer, and nobody else uses it meanwhile.
+    // SAFETY: `forget_program` passes this pointer, and no other code uses it during the iteration.
     let parts = unsafe { &mut *data.cast::<Vec<Range<usize>>>() };
     // SAFETY: the C library passes the description of a loaded object, with that many headers.
     let (base, headers) = unsafe {

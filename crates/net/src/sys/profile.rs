@@ -1,4 +1,4 @@
-//! Where the process is, asked in equal parts of its CPU time.
+//! Samples of the instruction pointer at equal intervals of CPU time.
 
 use super::check;
 use std::ffi::{c_int, c_void};
@@ -6,26 +6,27 @@ use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// As many as are kept; about three minutes of one busy CPU.
-const MOST: usize = 1 << 14;
+/// Number of samples that are kept: about three minutes of one busy CPU.
+const MAX_SAMPLES: usize = 1 << 14;
 
-static PLACES: [AtomicUsize; MOST] = [const { AtomicUsize::new(0) }; MOST];
-/// Samples so far, also those that are not kept; more than there is room for means that nothing is taken.
-static COUNT: AtomicUsize = AtomicUsize::new(MOST);
+static SAMPLES: [AtomicUsize; MAX_SAMPLES] = [const { AtomicUsize::new(0) }; MAX_SAMPLES];
+/// Number of samples so far, including those beyond the limit, which are not kept. At the limit or above, the signal
+/// handler records nothing.
+static COUNT: AtomicUsize = AtomicUsize::new(MAX_SAMPLES);
 
-/// Runs in the middle of anything: it only writes to memory that is always there.
+/// The signal handler. It can interrupt any code, so it only writes to static memory.
 extern "C" fn sample(_: c_int, _: *mut libc::siginfo_t, context: *mut c_void) {
-    // SAFETY: the kernel passes the state of the interrupted thread to handlers of this kind.
-    let place = unsafe { interrupted(&*context.cast::<libc::ucontext_t>()) };
-    if COUNT.load(Ordering::Relaxed) < MOST
-        && let Some(slot) = PLACES.get(COUNT.fetch_add(1, Ordering::Relaxed))
+    // SAFETY: the kernel passes the state of the interrupted_address thread to handlers of this kind.
+    let place = unsafe { interrupted_address(&*context.cast::<libc::ucontext_t>()) };
+    if COUNT.load(Ordering::Relaxed) < MAX_SAMPLES
+        && let Some(slot) = SAMPLES.get(COUNT.fetch_add(1, Ordering::Relaxed))
     {
         slot.store(place, Ordering::Relaxed);
     }
 }
 
 #[cfg(target_arch = "x86_64")]
-fn interrupted(context: &libc::ucontext_t) -> usize {
+fn interrupted_address(context: &libc::ucontext_t) -> usize {
     let registers = &context.uc_mcontext.gregs;
     let place = registers.get(usize::try_from(libc::REG_RIP).unwrap_or_default());
     place
@@ -34,16 +35,16 @@ fn interrupted(context: &libc::ucontext_t) -> usize {
 }
 
 #[cfg(target_arch = "aarch64")]
-fn interrupted(context: &libc::ucontext_t) -> usize {
+fn interrupted_address(context: &libc::ucontext_t) -> usize {
     usize::try_from(context.uc_mcontext.pc).unwrap_or_default()
 }
 
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-fn interrupted(_: &libc::ucontext_t) -> usize {
+fn interrupted_address(_: &libc::ucontext_t) -> usize {
     0
 }
 
-/// Starts to ask, every time this much CPU time was used.
+/// Starts sampling, once per `every` of CPU time.
 pub(crate) fn start(every: Duration) -> io::Result<()> {
     // SAFETY: all-zero bytes are a valid sigaction: no flags, an empty mask.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
@@ -55,11 +56,12 @@ pub(crate) fn start(every: Duration) -> io::Result<()> {
     timer(every)
 }
 
-/// Ends it; gives where the process was. The handler stays: a signal that is still on its way would end the process.
+/// Stops sampling; returns the sampled addresses. The handler stays installed, because a pending signal would
+/// otherwise end the process.
 pub(crate) fn finish() -> io::Result<Vec<usize>> {
     timer(Duration::ZERO)?;
-    let count = COUNT.swap(MOST, Ordering::Relaxed).min(MOST);
-    Ok(PLACES[..count]
+    let count = COUNT.swap(MAX_SAMPLES, Ordering::Relaxed).min(MAX_SAMPLES);
+    Ok(SAMPLES[..count]
         .iter()
         .map(|place| place.load(Ordering::Relaxed))
         .collect())

@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::probe::{Handler, Hook, Probe, ProbeKind};
 use super::{RestartPolicy, items, text};
 
-/// The part a container plays in the order of start and stop.
+/// The kind of a container in the order of start and stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// Runs to its end before the next one starts.
@@ -16,7 +16,7 @@ pub enum Kind {
     Main,
 }
 
-/// A rule that restarts a container by its exit code, whatever its policy says.
+/// A rule that restarts a container by its exit code, regardless of its restart policy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RestartRule {
     /// Whether the code has to be among those listed, or must not be.
@@ -52,13 +52,13 @@ impl RestartRule {
 pub struct Container {
     /// `name`, may be empty in a broken document.
     pub name: String,
-    /// Its part in the order.
+    /// Init container, native sidecar or main container.
     pub kind: Kind,
     /// JSON pointer of the container in the document.
     pub path: String,
     /// Its own restart policy, in place of the pod's; k8s: allowed from 1.35 on.
     pub own_restart: Option<RestartPolicy>,
-    /// Rules that go before its policy.
+    /// Rules that override its restart policy.
     pub restart_rules: Vec<RestartRule>,
     /// `image`.
     pub image: String,

@@ -7,7 +7,7 @@ use super::{items, text};
 /// The three probes of a container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ProbeKind {
-    /// Gates the other two, and the successors of a native sidecar.
+    /// Gates the other two probes, and the containers after a native sidecar.
     Startup,
     /// Decides whether the pod receives traffic.
     Readiness,
@@ -32,7 +32,7 @@ impl ProbeKind {
 /// The two lifecycle hooks of a container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Hook {
-    /// Runs beside the entrypoint and holds up everything behind it.
+    /// Runs concurrently with the entrypoint; the kubelet starts the next container only after it.
     PostStart,
     /// Runs before the stop signal.
     PreStop,
@@ -94,8 +94,8 @@ impl Handler {
             .then(|| Self::Sleep(raw["sleep"]["seconds"].as_u64().unwrap_or(0)))
     }
 
-    /// The port the kubelet dials, when it is the kubelet that dials.
-    pub fn dialled_port(&self) -> Option<u16> {
+    /// The port that the kubelet connects to, if the kubelet makes the connection.
+    pub fn kubelet_port(&self) -> Option<u16> {
         match self {
             Self::Http { port, .. } | Self::Tcp(port) | Self::Grpc(port) => *port,
             Self::Exec(_) | Self::Sleep(_) => None,
@@ -103,7 +103,7 @@ impl Handler {
     }
 
     /// Whether the kubelet connects to the pod from the node for this.
-    pub fn is_dialled(&self) -> bool {
+    pub fn is_kubelet_connection(&self) -> bool {
         matches!(self, Self::Http { .. } | Self::Tcp(_) | Self::Grpc(_))
     }
 

@@ -8,7 +8,7 @@ use crate::path::Path;
 use crate::quote::{brief, quote};
 
 /// k8s: all annotation keys and values of an object together.
-const ANNOTATION_BYTES: usize = 256 << 10;
+const MAX_ANNOTATION_BYTES: usize = 256 << 10;
 
 pub(super) fn check(metadata: &Value, at: &Path, report: &mut Report) {
     match metadata {
@@ -39,9 +39,10 @@ pub(super) fn check(metadata: &Value, at: &Path, report: &mut Report) {
                 report.add(&here, format!("annotation key {} {rule}", quote(key)));
             }
         }
-        if size > ANNOTATION_BYTES {
-            let message =
-                format!("all annotations together must have at most {ANNOTATION_BYTES} bytes, not {size}");
+        if size > MAX_ANNOTATION_BYTES {
+            let message = format!(
+                "all annotations together must have at most {MAX_ANNOTATION_BYTES} bytes, not {size}"
+            );
             report.add(&at.join("annotations"), message);
         }
     }

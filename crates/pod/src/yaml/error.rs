@@ -15,7 +15,7 @@ pub enum Fault {
     /// The text is not YAML.
     #[error("{0}")]
     Syntax(String),
-    /// A key is there twice.
+    /// A duplicate key.
     #[error("duplicate key {} (first on line {first_line})", quote(.key))]
     DuplicateKey {
         /// The key as text.
@@ -46,7 +46,7 @@ pub enum Fault {
     /// `<<` with something else than a mapping or a list of mappings.
     #[error("merge key << needs a mapping or a list of mappings")]
     MergeValue,
-    /// An alias inside the node it stands for.
+    /// An alias inside the node that it refers to.
     #[error("alias refers to a node that contains it")]
     RecursiveAlias,
     /// A character that YAML does not allow.
@@ -86,11 +86,11 @@ pub enum Fault {
 /// Why a document could not be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReadError {
-    /// What is wrong.
+    /// The problem.
     pub fault: Fault,
-    /// Where in the file.
+    /// The position in the file.
     pub mark: Mark,
-    /// Where in the document, as far as it was understood.
+    /// The path in the document, as far as it was read.
     pub path: Path,
 }
 
@@ -110,7 +110,7 @@ impl ReadError {
         self
     }
 
-    /// What a person can do about it.
+    /// What the user can do about it.
     pub fn hint(&self) -> Option<&'static str> {
         match &self.fault {
             Fault::DuplicateKey { .. } => Some("keep one of the two; kubectl would silently use the last"),
@@ -175,9 +175,9 @@ impl fmt::Display for Place {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{place}: {error}")]
 pub struct Located<E: std::error::Error> {
-    /// Where.
+    /// The position of the error.
     pub place: Place,
-    /// What. Not a `source`: it is printed as part of this error already.
+    /// The error itself. Not a `source`, because it is already printed as part of this error.
     pub error: E,
 }
 

@@ -1,5 +1,5 @@
-//! The property a fuzzer checks: whatever the bytes, reading ends with a value or an error, and a value that was
-//! read is written as a text that reads back as the same value.
+//! The property a fuzzer checks: for all input, reading ends with a value or an error, and a value that was read is
+//! written as a text that reads back as the same value.
 
 use super::{Limits, parse, split, write};
 

@@ -1,6 +1,6 @@
 //! Lines and columns of everything in a document.
 //!
-//! [`Marks`] is a tree beside the value, not inside it: the value may be changed afterwards and the marks
+//! [`Marks`] is a tree next to the value, not inside it: the value may be changed afterwards and the marks
 //! still tell where the user wrote what was there before. A node that came through an alias or a merge key
 //! is marked where it is written, not where it is used.
 

@@ -11,7 +11,7 @@ use super::split::{self, RawDocument};
 use crate::path::Path;
 use compose::Composer;
 
-/// How much a document may ask for.
+/// Limits of the size of a document.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// Size of the text.
@@ -39,9 +39,9 @@ impl Default for Limits {
 /// A document that was read.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Document {
-    /// What it says.
+    /// The value of the document.
     pub value: Value,
-    /// Where it says it.
+    /// The positions of all nodes.
     pub marks: Marks,
 }
 
@@ -169,7 +169,7 @@ fn parse_json(text: &str, first_line: u32, limits: Limits) -> Option<Result<Docu
 }
 
 /// go-yaml refuses these too. It matters here because the event parser takes NUL for the end of the text,
-/// and what follows would be dropped without a word.
+/// and would silently drop what follows.
 fn refuse_control_characters(text: &str, first_line: u32) -> Result<(), ReadError> {
     let allowed = |c: char| match c {
         '\t' | '\n' | '\r' | '\u{85}' => true,

@@ -5,13 +5,13 @@
 //! be understood. The raw texts joined again are the input, byte for byte.
 //!
 //! differs from k8s: `--- text` starts a document too, because the Go splitter leaves it inside the document
-//! before, whose reader then drops it without a word.
+//! before, whose reader then silently drops it.
 
 use std::borrow::Cow;
 
 const BOM: char = '\u{feff}';
 
-/// The text of one document as it stands in the file, its `---` line included.
+/// The text of one document as it is in the file, its `---` line included.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RawDocument<'a> {
     /// Number in the file, counted from 0; empty documents count.
@@ -136,7 +136,7 @@ enum State {
     Prologue,
     /// A `---` or some content was seen.
     Open,
-    /// `...` was seen: whatever comes next is another document.
+    /// `...` was seen: the next line begins another document.
     Closed,
 }
 

@@ -19,9 +19,9 @@ use style::Style;
 /// Spaces per level.
 const INDENT: usize = 2;
 /// A blank after this column is where a long scalar is folded.
-const WIDTH: usize = 80;
+const FOLD_COLUMN: usize = 80;
 /// Longer keys are written with `? `.
-const SIMPLE_KEY: usize = 128;
+const MAX_SIMPLE_KEY_CHARS: usize = 128;
 
 /// The YAML text of a value, ending with a line feed.
 pub fn write(value: &Value) -> String {
@@ -113,7 +113,7 @@ impl Emitter<'_> {
         self.deepen();
         for (key, value) in order::natural(map) {
             self.line();
-            if key.len() <= SIMPLE_KEY && !style::is_multiline(key) {
+            if key.len() <= MAX_SIMPLE_KEY_CHARS && !style::is_multiline(key) {
                 self.scalar(key, Context::SimpleKey);
                 self.put(":");
                 (self.whitespace, self.indention) = (false, false);
@@ -172,7 +172,7 @@ impl Emitter<'_> {
                 continue;
             }
             let single = !after_blank && rest.peek().is_some_and(|(_, next)| *next != ' ');
-            if foldable && single && position > 0 && self.column > WIDTH {
+            if foldable && single && position > 0 && self.column > FOLD_COLUMN {
                 self.line();
             } else {
                 self.put(" ");
@@ -193,7 +193,7 @@ impl Emitter<'_> {
                 continue;
             }
             let next = rest.peek().map(|(_, next)| *next);
-            if foldable && !after_blank && position > 0 && next.is_some() && self.column > WIDTH {
+            if foldable && !after_blank && position > 0 && next.is_some() && self.column > FOLD_COLUMN {
                 self.line();
                 if next == Some(' ') {
                     self.put("\\");
@@ -259,7 +259,7 @@ impl Emitter<'_> {
         }
     }
 
-    /// Goes to the current indent, on a new line if something stands in the way.
+    /// Moves to the current indentation, on a new line if the line is not empty.
     fn line(&mut self) {
         let indent = self.indent.unwrap_or(0);
         if !self.indention || self.column > indent || (self.column == indent && !self.whitespace) {

@@ -137,7 +137,7 @@ impl Pods {
 
     /// The shell is told these before the proxies start.
     pub(crate) fn limited(client: &str, server: &str) -> Self {
-        privilege::raise_descriptors().unwrap();
+        privilege::raise_descriptor_limit().unwrap();
         let lab = Lab::new();
         capture(&lab.pod);
         capture(&lab.peer);

@@ -46,7 +46,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     // A client that keeps one thread busy does not keep the others from accepting.
     let threads = std::thread::available_parallelism().map_or(2, |cpus| cpus.get().clamp(2, MAX_THREADS));
     // Connections are limited by the server, not by the usual limit of a process.
-    let _ = remora_net::privilege::raise_descriptors();
+    let _ = remora_net::privilege::raise_descriptor_limit();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(threads)
         .max_blocking_threads(BLOCKING_THREADS)

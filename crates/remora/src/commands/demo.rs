@@ -83,7 +83,7 @@ pub(crate) fn early(arguments: &[OsString]) -> Option<ExitCode> {
         return None;
     }
     if role != "actor" {
-        let kept = remora_net::process::keep_stops().context("keep signals that come early");
+        let kept = remora_net::process::block_stop_signals().context("keep signals that come early");
         return kept.err().map(|error| crate::finish(Err(error)));
     }
     // What is wrong with the words is said by whoever knows all commands.
@@ -117,7 +117,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 fn stops() -> anyhow::Result<[Signal; 2]> {
     let terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
     let interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
-    remora_net::process::take_stops().context("take signals that came early")?;
+    remora_net::process::unblock_stop_signals().context("take signals that came early")?;
     Ok([terminate, interrupt])
 }
 

@@ -78,12 +78,12 @@ fn capture_and_go_on(given: anyhow::Result<Vec<Given>>, words: &[OsString]) -> E
             bail!("only `proxy` can follow behind `--`");
         };
         // As the proxy itself does it: a pod may be deleted at any moment.
-        remora_agent::keep_stops().context("keep signals that come early")?;
+        remora_agent::block_stop_signals().context("keep signals that come early")?;
         let code = act(given?, false)?;
         if code != ExitCode::SUCCESS {
             return Ok(code);
         }
-        remora_net::privilege::give_up().context("give up the right to change rules")?;
+        remora_net::privilege::drop_capabilities().context("give up the right to change rules")?;
         Ok(proxy::start(words))
     };
     report::finish(captured())

@@ -98,7 +98,7 @@ pub(super) fn start(words: &[OsString]) -> ExitCode {
 
 fn act(words: &[String]) -> anyhow::Result<u8> {
     // First of all: a pod may be deleted before its sidecar has read its settings.
-    remora_agent::keep_stops().context("keep signals that come early")?;
+    remora_agent::block_stop_signals().context("keep signals that come early")?;
     let inputs = Inputs::read(words, settings::all().into_iter().collect())?;
     let (settings, warnings) = Settings::resolve(&inputs)?;
     for warning in warnings {

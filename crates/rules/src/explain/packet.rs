@@ -1,12 +1,12 @@
-//! The packets one may ask about.
+//! The packets that can be evaluated.
 
 use crate::rule::Protocol;
 use std::net::SocketAddr;
 
-/// Which way a packet goes.
+/// The direction of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Direction<'a> {
-    /// Made here; leaves by this interface (`lo` for the host's own addresses).
+    /// Sent by a local process; leaves by this interface (`lo` for the host's own addresses).
     Out {
         /// The interface.
         interface: &'a str,
@@ -18,34 +18,34 @@ pub enum Direction<'a> {
     },
 }
 
-/// What connection tracking knows about it.
+/// The connection tracking state of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ConnectionState {
-    /// It begins a connection.
+    /// It starts a connection.
     New,
-    /// It belongs to one.
+    /// It belongs to a known connection.
     Established,
-    /// It fits none.
+    /// It belongs to no known connection and cannot start one.
     Invalid,
 }
 
 /// A packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Packet<'a> {
-    /// Which way it goes.
+    /// The direction.
     pub direction: Direction<'a>,
     /// TCP or UDP.
     pub protocol: Protocol,
-    /// From.
+    /// The source address and port.
     pub source: SocketAddr,
-    /// To.
+    /// The destination address and port.
     pub destination: SocketAddr,
-    /// User and group of the process that sends it, if it is made here.
+    /// User and group of the sending process, if it is local.
     pub owner: Option<(u32, u32)>,
-    /// The mark it begins with.
+    /// The packet's mark before the rules.
     pub mark: u32,
     /// The mark of its connection.
     pub connection_mark: u32,
-    /// Its place in a connection.
+    /// The connection tracking state.
     pub state: ConnectionState,
 }

@@ -62,7 +62,7 @@ fn the_decisive_rule_is_named() {
 }
 
 #[test]
-fn the_switch_is_asked_where_connections_are_taken() {
+fn the_switch_is_consulted_where_connections_are_captured() {
     let plan = plan_for(&["-i", "*", "-b", "*"]);
     let fate = |state, uid| {
         Evaluator::new(&plan, state)
@@ -81,7 +81,7 @@ fn the_switch_is_asked_where_connections_are_taken() {
 }
 
 #[test]
-fn packets_of_no_connection_are_dropped_when_asked() {
+fn packets_of_no_connection_are_dropped_if_the_option_is_set() {
     let mut packet = out("192.0.2.1:80", 1000);
     packet.direction = Direction::In { interface: "eth0" };
     packet.owner = None;

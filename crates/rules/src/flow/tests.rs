@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 fn rules(flags: &[&str]) -> Capture {
     let given = parse_argv(flags).unwrap();
-    Capture::of_settings(&Settings::read(&given, &Environment::new()).unwrap())
+    Capture::from_settings(&Settings::read(&given, &Environment::new()).unwrap())
 }
 
 fn to(address: &str, port: u16) -> Flow {
@@ -53,9 +53,9 @@ fn the_reason_is_that_of_the_rule_which_decides() {
     assert_eq!(rules.exempt(&udp), Some(Exempt::Udp));
 }
 
-/// A flow of which nothing is known counts as captured wherever anything is.
+/// A flow with unknown properties counts as captured if the rules capture anything.
 #[test]
-fn what_is_not_known_does_not_look_exempt() {
+fn unknown_properties_do_not_look_exempt() {
     for flags in [
         &["-i", "*", "-o", "1:40100", "-x", "192.0.2.0/25"][..],
         &["-i", "10.0.0.0/8,fd00::/8", "-x", "10.0.0.0/30"],
@@ -73,17 +73,17 @@ fn what_is_not_known_does_not_look_exempt() {
 }
 
 #[test]
-fn inbound_connections_are_taken_by_port() {
+fn inbound_connections_are_captured_by_port() {
     let rules = rules(&["-b", "*", "-d", "15020,8000:8010"]);
-    assert!(rules.takes_inbound(8080));
-    assert!(!rules.takes_inbound(15020) && !rules.takes_inbound(8005));
+    assert!(rules.captures_inbound(8080));
+    assert!(!rules.captures_inbound(15020) && !rules.captures_inbound(8005));
     assert!(
-        !self::rules(&["-i", "*"]).takes_inbound(8080),
+        !self::rules(&["-i", "*"]).captures_inbound(8080),
         "nothing is captured without -b"
     );
-    assert!(self::rules(&["-b", "80"]).takes_inbound(80));
-    assert!(self::rules(&["-b", "*", "-m", "TPROXY"]).takes_inbound(80));
-    assert!(!Capture::ambient().takes_inbound(80));
+    assert!(self::rules(&["-b", "80"]).captures_inbound(80));
+    assert!(self::rules(&["-b", "*", "-m", "TPROXY"]).captures_inbound(80));
+    assert!(!Capture::ambient().captures_inbound(80));
 }
 
 #[test]
@@ -164,7 +164,7 @@ proptest! {
         let packet = Packet {
             direction: Direction::Out { interface: "eth0" },
             protocol: Protocol::Tcp,
-            source: SocketAddr::from((SOURCE, 1)),
+            source: SocketAddr::from((SOURCE_ADDRESS, 1)),
             destination: SocketAddr::new(flow.address.unwrap(), port),
             owner: Some((u32::try_from(uid).unwrap(), u32::try_from(gid).unwrap())),
             mark: 0,

@@ -1,10 +1,10 @@
-//! Texts with their origin, and which of them counts.
+//! Option values with their origin, and the precedence between origins.
 
 use super::table::{Kind, Name};
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// The environment, as it was when the program started.
+/// Environment variables by name.
 pub type Environment = BTreeMap<String, String>;
 
 /// Where a value came from.
@@ -18,7 +18,7 @@ pub enum Origin {
     Annotation(&'static str),
     /// Something else in a pod.
     Pod(&'static str),
-    /// Nobody said anything.
+    /// The default: neither a flag, a variable nor the pod sets the option.
     Default,
 }
 
@@ -52,7 +52,7 @@ pub(super) struct Sources<'a> {
 }
 
 impl Sources<'_> {
-    /// The value that counts for an option: the last flag, else the last variable that is set.
+    /// The effective value of an option: the last flag, else the last variable that is set.
     // istio: aliases are applied after the primary variable and win over it.
     pub(super) fn get(&self, option: Name) -> Option<Given> {
         if let Some(given) = self.given.iter().rev().find(|given| given.option == option) {
@@ -61,7 +61,7 @@ impl Sources<'_> {
         let spec = option.spec();
         spec.env.iter().rev().find_map(|name| {
             let value = self.environment.get(*name)?;
-            // An empty variable cannot be a boolean; manifests set such to switch an option off.
+            // An empty variable is not a boolean; manifests set empty variables to switch an option off.
             if spec.kind == Kind::Switch && value.is_empty() {
                 return None;
             }

@@ -1,4 +1,4 @@
-//! Reads each option from wherever it was given, and checks it.
+//! Reads each option from its source and validates it.
 
 use super::read::{Given, Sources};
 use super::settings::{Backend, InitialState, Settings, SettingsError};
@@ -27,7 +27,7 @@ impl Reader<'_> {
         let backend = self.backend()?;
         let state = self.state()?;
         let host_ipv6 = self.host_ipv6()?;
-        // Whoever states what the host is like states all of it.
+        // The options either state all facts about the host or none.
         let host_dns = match self.sources.get(Name::HostDns) {
             Some(given) => Some(self.list(&given, address)?),
             None => host_ipv6.map(|_| Vec::new()),
@@ -89,7 +89,7 @@ impl Reader<'_> {
         })
     }
 
-    /// A value that is there and not empty.
+    /// A value that is set and not empty.
     fn text(&self, option: Name) -> Option<Given> {
         self.sources.get(option).filter(|given| !given.value.is_empty())
     }
@@ -129,7 +129,7 @@ impl Reader<'_> {
     }
 
     // istio: empty items are dropped, as `-d 15090,` and `-x ""` in its templates need. Blanks around an
-    // item reach iptables-restore there, which skips them; so they are skipped here, with a word about it.
+    // item reach iptables-restore there, which skips them; so they are skipped here, with a warning.
     fn list<T>(
         &mut self,
         given: &Given,
@@ -154,7 +154,7 @@ impl Reader<'_> {
     }
 
     // differs from istio: any other word means REDIRECT there, so that a typing error silently changes the
-    // mode. NONE is kept, because it is a valid value of the annotation that templates pass on.
+    // mode. NONE is accepted, because it is a valid value of the annotation that templates pass on.
     fn mode(&mut self) -> Result<Mode, SettingsError> {
         let Some(given) = self.text(Name::IstioInboundInterceptionMode) else {
             return Ok(Mode::Redirect);

@@ -14,37 +14,37 @@ pub enum SettingsError {
     /// A value does not parse.
     #[error("{given}: {error}")]
     Value {
-        /// What was given.
+        /// The value and its origin.
         given: Given,
-        /// What is wrong with it.
+        /// The parse error.
         error: ValueError,
     },
-    /// A value parses, but is not one of those that mean something.
+    /// A value parses, but is not one of the accepted values.
     #[error("{given}: {:?} is none of {allowed}", given.value)]
     Choice {
-        /// What was given.
+        /// The value and its origin.
         given: Given,
-        /// What would be accepted.
+        /// The accepted values.
         allowed: &'static str,
     },
     /// `*` where it would exclude everything.
     #[error("{given}: \"*\" cannot be excluded, it would leave nothing to capture")]
     ExcludeAll {
-        /// What was given.
+        /// The value and its origin.
         given: Given,
     },
     /// More groups than fit in one rule.
     #[error("{given}: {count} groups, at most 64 are possible")]
     TooManyGroups {
-        /// What was given.
+        /// The value and its origin.
         given: Given,
-        /// How many.
+        /// The number of groups.
         count: usize,
     },
     /// A loopback range that is not one.
     #[error("{given}: {:?} is not an IPv4 loopback range from /8 to /32", given.value)]
     Loopback {
-        /// What was given.
+        /// The value and its origin.
         given: Given,
     },
     /// Options that contradict each other.
@@ -58,7 +58,7 @@ pub enum SettingsError {
 }
 
 impl SettingsError {
-    /// The value that cannot be used.
+    /// The unusable value and its origin.
     pub const fn given(&self) -> &Given {
         match self {
             Self::Value { given, .. }
@@ -71,12 +71,12 @@ impl SettingsError {
     }
 }
 
-/// Which back end carries the rules out.
+/// The back end that installs the rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Backend {
     /// nftables, by netlink.
     Nftables,
-    /// The `iptables-restore` program, whichever variant fits.
+    /// The `iptables-restore` program, with automatic detection of the variant.
     Iptables,
     /// `iptables-legacy-restore`.
     IptablesLegacy,
@@ -87,22 +87,22 @@ pub enum Backend {
 /// The state in which the rules are installed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum InitialState {
-    /// Whatever the switch says if the rules are there already, else captured.
+    /// The present state of the switch if rules are installed already, else captured.
     Keep,
     /// This state.
     Set(crate::switch::State),
 }
 
-/// What the options ask to know about the host.
+/// The facts about the host that the options depend on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Facts {
-    /// Look at all addresses for an IPv6 one, not only at the first.
+pub struct RequiredFacts {
+    /// Search all addresses for an IPv6 one, not only the first address.
     pub dual_stack: bool,
-    /// The DNS servers matter.
+    /// The DNS servers are needed.
     pub dns_servers: bool,
 }
 
-/// What the host is like.
+/// Facts about the host.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct HostFacts {
     /// IPv6 is in use.
@@ -122,29 +122,29 @@ pub struct Settings {
     pub(super) has_gids: bool,
     pub(super) redirect_dns: bool,
     pub(super) capture_all_dns: bool,
-    /// Print what would be done and touch nothing.
+    /// Dry run: print the changes and make none.
     pub dry_run: bool,
-    /// Also write it to this file.
+    /// Also write the printed rules to this file.
     pub dry_run_file: Option<PathBuf>,
     /// Print restore text rather than single commands.
     pub restore_format: bool,
-    /// Where validation knocks.
+    /// The destination port of validation probes.
     pub probe_port: u16,
-    /// How long validation tries.
+    /// The timeout of validation probes.
     pub probe_timeout: Duration,
-    /// Leave rules, routes and addresses alone.
+    /// Change no rules, routes or addresses.
     pub skip_rule_apply: bool,
     /// Check that capture works.
     pub run_validation: bool,
-    /// Remove everything of ours.
+    /// Remove everything that remora installed.
     pub cleanup_only: bool,
-    /// Replace rules that are there already, even foreign remains of ours.
+    /// Replace installed rules, even incomplete or modified ones in remora's chains.
     pub reconcile: bool,
     /// Apply even when nothing has changed.
     pub force_apply: bool,
-    /// Find an IPv6 address anywhere, not only in first place.
+    /// Search all addresses for an IPv6 one, not only the first address.
     pub dual_stack: bool,
-    /// The back end, if one was asked for.
+    /// The back end, if the options choose one.
     pub backend: Option<Backend>,
     /// The namespace to work in, if not the current one.
     pub network_namespace: Option<PathBuf>,
@@ -152,13 +152,13 @@ pub struct Settings {
     pub cni_mode: bool,
     /// The state of the switch after installation.
     pub state: InitialState,
-    /// The host has IPv6, by decree.
+    /// Whether the host has IPv6, if an option states it.
     pub host_ipv6: Option<bool>,
-    /// The host's DNS servers, by decree.
+    /// The host's DNS servers, if an option states them.
     pub host_dns: Option<Vec<IpAddr>>,
     /// The user whose id is the proxy's when none is given.
     pub proxy_user: String,
-    /// Things that were accepted but are worth a word.
+    /// Warnings about values that were accepted leniently.
     pub warnings: Vec<String>,
 }
 
@@ -172,15 +172,15 @@ impl Settings {
         .settings()
     }
 
-    /// What must be known about the host to know what to do.
-    pub fn facts_needed(&self) -> Facts {
-        Facts {
+    /// The facts about the host that are needed to make an intent.
+    pub fn required_facts(&self) -> RequiredFacts {
+        RequiredFacts {
             dual_stack: self.dual_stack,
             dns_servers: self.redirect_dns && !self.capture_all_dns,
         }
     }
 
-    /// What to do on a host like this one. The warnings are about what the host made ineffective.
+    /// The intent on this host, and warnings about options that have no effect on it.
     pub fn intent(&self, host: &HostFacts) -> (Intent, Vec<String>) {
         let mut warnings = Vec::new();
         let mut intent = self.intent.clone();

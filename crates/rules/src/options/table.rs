@@ -5,7 +5,7 @@
 pub enum Kind {
     /// A flag with a value.
     Text,
-    /// A flag that may stand alone, meaning true.
+    /// A boolean flag, which means true without a value.
     Switch,
     /// Not a flag: only an environment variable, with this default.
     Variable(&'static str),
@@ -22,11 +22,11 @@ pub struct Spec {
     pub short: Option<char>,
     /// Environment variables that set it; a later one wins over an earlier one, the flag over all.
     pub env: &'static [&'static str],
-    /// With or without a value.
+    /// Whether the flag takes a value.
     pub kind: Kind,
     /// Accepted so that existing manifests keep working, and without any effect here.
     pub ignored: bool,
-    /// What the value stands for in the help.
+    /// The placeholder of the value in the help.
     pub value_name: &'static str,
     /// One line of help.
     pub help: &'static str,

@@ -174,7 +174,7 @@ fn every_bad_value_is_an_error_that_names_it() {
 }
 
 #[test]
-fn leniency_that_templates_rely_on_is_kept_and_said() {
+fn leniency_that_templates_rely_on_is_kept_with_a_warning() {
     let settings = read(&["-m", "NONE", "-d", "15090, 15021,,", "-b", "*"], &[]).unwrap();
     assert_eq!(settings.warnings.len(), 2, "{:?}", settings.warnings);
     let intent = settings.intent(&HostFacts::default()).0;

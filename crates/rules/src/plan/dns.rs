@@ -1,15 +1,15 @@
-//! Rules for name queries.
+//! Rules for DNS queries.
 //!
 //! A query of the application and the agent's own query may have the same four addresses and ports;
 //! connection tracking would then take the first one's decision for the second and the query would escape.
 //! So the two directions live in zones of their own: 1 = agent and upstream, 2 = application and agent.
 
-use super::{Builder, UDP, dport, owned_by, to};
+use super::{Builder, MATCH_UDP, dport, owned_by, to};
 use crate::intent::Dns;
 use crate::rule::{Action, Chain, Match, Protocol, Table};
 use crate::value::Cidr;
 
-/// Where the agent answers name queries.
+/// The port where the agent answers DNS queries.
 // istio: a constant there too (IstioAgentDNSListenerPort).
 const AGENT_DNS_PORT: u16 = 15053;
 const AGENT_ZONE: u16 = 1;
@@ -49,9 +49,13 @@ impl Builder<'_> {
 
     fn dns_zones(&mut self, servers: &[Option<Cidr>]) {
         for (kind, owner) in self.proxy_owners() {
-            let query = [UDP, dport(53), owned_by(kind, owner)];
+            let query = [MATCH_UDP, dport(53), owned_by(kind, owner)];
             self.append(Table::Raw, Chain::OutputDns, query, Action::Zone(AGENT_ZONE));
-            let answer = [UDP, Match::SourcePort(AGENT_DNS_PORT), owned_by(kind, owner)];
+            let answer = [
+                MATCH_UDP,
+                Match::SourcePort(AGENT_DNS_PORT),
+                owned_by(kind, owner),
+            ];
             self.append(
                 Table::Raw,
                 Chain::OutputDns,
@@ -63,7 +67,7 @@ impl Builder<'_> {
             self.append(Table::Raw, Chain::Prerouting, [], Action::Jump(Chain::Inbound));
         }
         for server in servers {
-            let mut query = vec![UDP, dport(53)];
+            let mut query = vec![MATCH_UDP, dport(53)];
             query.extend(server.map(to));
             self.append(
                 Table::Raw,
@@ -71,7 +75,7 @@ impl Builder<'_> {
                 query,
                 Action::Zone(APPLICATION_ZONE),
             );
-            let mut answer = vec![UDP, Match::SourcePort(53)];
+            let mut answer = vec![MATCH_UDP, Match::SourcePort(53)];
             answer.extend(server.map(Match::Source));
             self.append(Table::Raw, Chain::Inbound, answer, Action::Zone(AGENT_ZONE));
         }

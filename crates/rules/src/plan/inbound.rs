@@ -1,11 +1,11 @@
 //! Rules for connections from outside.
 
-use super::{Builder, TCP, dports, in_lo, not_to, out_lo, owned_by};
+use super::{Builder, MATCH_TCP, dports, in_lo, not_to, out_lo, owned_by};
 use crate::intent::{Inbound, Mode};
 use crate::rule::{Action, Chain, Match, State, Table};
 use crate::value::Ports;
 
-/// Tells the proxy's calls to its own pod, which must be captured, from the application's, which must not.
+/// Distinguishes the proxy's calls to its own pod, which must be captured, from the application's, which must not.
 // istio: a constant there too (outboundMark); only used in TPROXY mode.
 const SELF_CALL_MARK: u32 = 1338;
 
@@ -22,25 +22,30 @@ impl Builder<'_> {
                 Table::Mangle
             }
         };
-        self.append(table, Chain::Prerouting, [TCP], Action::Jump(Chain::Inbound));
+        self.append(
+            table,
+            Chain::Prerouting,
+            [MATCH_TCP],
+            Action::Jump(Chain::Inbound),
+        );
         match &intent.inbound {
             Inbound::Nothing => {}
             Inbound::AllExcept(excluded) => {
                 for ports in excluded {
-                    self.append(table, Chain::Inbound, [TCP, dports(*ports)], Action::Return);
+                    self.append(table, Chain::Inbound, [MATCH_TCP, dports(*ports)], Action::Return);
                 }
-                self.take_inbound(None);
+                self.capture_inbound(None);
             }
             Inbound::Only(included) => {
                 for ports in included {
-                    self.take_inbound(Some(*ports));
+                    self.capture_inbound(Some(*ports));
                 }
             }
         }
     }
 
-    fn take_inbound(&mut self, ports: Option<Ports>) {
-        let mut matches = vec![TCP];
+    fn capture_inbound(&mut self, ports: Option<Ports>) {
+        let mut matches = vec![MATCH_TCP];
         matches.extend(ports.map(dports));
         match self.intent.mode {
             Mode::Redirect => self.append(
@@ -71,10 +76,15 @@ impl Builder<'_> {
             port: self.intent.inbound_port,
             mark,
         };
-        self.append(Table::Mangle, Chain::Tproxy, [not_to(self.loopback), TCP], action);
+        self.append(
+            Table::Mangle,
+            Chain::Tproxy,
+            [not_to(self.loopback), MATCH_TCP],
+            action,
+        );
     }
 
-    // The proxy speaks to the application from the client's address, with the mark. The mark is saved with
+    // The proxy connects to the application from the client's address, with the mark. The mark is saved with
     // the connection and put back on the application's answers, so that they are delivered here and not
     // sent to the client directly. The inserted rules keep marked packets, passthrough connections and the
     // application's own calls on `lo` from being captured (again).
@@ -84,17 +94,17 @@ impl Builder<'_> {
         self.append(
             Table::Mangle,
             Chain::Prerouting,
-            [TCP, marked.clone()],
+            [MATCH_TCP, marked.clone()],
             Action::SaveMark,
         );
         self.append(
             Table::Mangle,
             Chain::Output,
-            [TCP, out_lo(), marked.clone()],
+            [MATCH_TCP, out_lo(), marked.clone()],
             Action::Return,
         );
         for (kind, owner) in self.proxy_owners() {
-            let matches = [not_to(self.loopback), TCP, out_lo(), owned_by(kind, owner)];
+            let matches = [not_to(self.loopback), MATCH_TCP, out_lo(), owned_by(kind, owner)];
             self.append(
                 Table::Mangle,
                 Chain::Output,
@@ -102,13 +112,19 @@ impl Builder<'_> {
                 Action::SetMark(SELF_CALL_MARK),
             );
         }
-        let answers = [TCP, Match::ConnectionMark(mark)];
+        let answers = [MATCH_TCP, Match::ConnectionMark(mark)];
         self.append(Table::Mangle, Chain::Output, answers, Action::RestoreMark);
-        self.insert(Table::Mangle, Chain::Inbound, 1, [TCP, marked], Action::Return);
-        let passthrough = [TCP, Match::Source(self.passthrough), in_lo()];
+        self.insert(
+            Table::Mangle,
+            Chain::Inbound,
+            1,
+            [MATCH_TCP, marked],
+            Action::Return,
+        );
+        let passthrough = [MATCH_TCP, Match::Source(self.passthrough), in_lo()];
         self.insert(Table::Mangle, Chain::Inbound, 2, passthrough, Action::Return);
         let application = [
-            TCP,
+            MATCH_TCP,
             in_lo(),
             Match::Mark {
                 mark: SELF_CALL_MARK,

@@ -1,10 +1,10 @@
 //! Rules for connections made in the pod.
 //!
 //! A packet meets, in this order: excluded ports, the passthrough source, the proxy's users and groups,
-//! groups of processes, name queries, loopback, excluded ranges, included ports, included ranges. What
-//! falls out at the end is not captured.
+//! groups of processes, DNS queries, loopback, excluded ranges, included ports, included ranges. A packet
+//! that matches none of these is not captured.
 
-use super::{Builder, TCP, UDP, dports, not_dport, not_owned_by, not_to, out_lo, owned_by, to};
+use super::{Builder, MATCH_TCP, MATCH_UDP, dports, not_dport, not_owned_by, not_to, out_lo, owned_by, to};
 use crate::intent::{Destinations, Dns, Groups};
 use crate::rule::{Action, Chain, Match, OwnerKind, Table};
 use crate::value::Owner;
@@ -15,8 +15,8 @@ impl Builder<'_> {
         self.append(Table::Nat, Chain::Output, [], Action::Jump(Chain::IstioOutput));
         let (intent, family) = (self.intent, self.family);
         for ports in &intent.excluded_outbound_ports {
-            self.output([TCP, dports(*ports)], Action::Return);
-            self.output([UDP, dports(*ports)], Action::Return);
+            self.output([MATCH_TCP, dports(*ports)], Action::Return);
+            self.output([MATCH_UDP, dports(*ports)], Action::Return);
         }
         self.output([out_lo(), Match::Source(self.passthrough)], Action::Return);
         for (kind, owner) in self.proxy_owners() {
@@ -33,7 +33,7 @@ impl Builder<'_> {
             self.output([to(*range)], Action::Return);
         }
         for ports in &intent.outbound_ports {
-            self.output([TCP, dports(*ports)], Action::Jump(Chain::Redirect));
+            self.output([MATCH_TCP, dports(*ports)], Action::Jump(Chain::Redirect));
         }
         self.destinations();
     }
@@ -45,7 +45,7 @@ impl Builder<'_> {
     // (a) The application calls its own service, the proxy chooses this very pod and dials it over lo: that
     //     goes to the inbound listener, so that the server's side of mTLS and policy applies.
     // (b) The application calls its own address: straight to itself.
-    // (c) Everything else the proxy sends leaves untouched, or it would come back for ever.
+    // (c) Everything else the proxy sends is not captured, or it would be redirected to the proxy in an endless loop.
     // With DNS capture, port 53 is left to the DNS rules further down.
     fn proxy_owner(&mut self, kind: OwnerKind, owner: &Owner) {
         let with_dns = self.intent.dns != Dns::Off;
@@ -59,7 +59,7 @@ impl Builder<'_> {
         let self_call = [
             out_lo(),
             not_to(self.loopback),
-            TCP,
+            MATCH_TCP,
             other_ports,
             owned_by(kind, owner),
         ];
@@ -67,7 +67,7 @@ impl Builder<'_> {
         if !self.intent.includes_loopback() {
             let mut local = vec![out_lo()];
             if with_dns {
-                local.extend([TCP, not_dport(53)]);
+                local.extend([MATCH_TCP, not_dport(53)]);
             }
             local.push(not_owned_by(kind, owner));
             self.output(local, Action::Return);

@@ -16,7 +16,7 @@ fn value_of<'a>(given: &'a [Given], option: Name) -> &'a str {
 }
 
 #[test]
-fn an_init_container_says_it_by_its_arguments() {
+fn options_are_read_from_the_arguments_of_an_init_container() {
     let pod = json!({"spec": {"containers": [], "initContainers": [
         {"name": "first", "args": ["something", "-p", "1"]},
         {"name": "istio-init", "args": ["istio-iptables", "-p", "15001", "-b", "*", "-x", "", "--log_output_level=all:debug"]},
@@ -35,9 +35,9 @@ fn an_init_container_says_it_by_its_arguments() {
     assert!(matches!(options(&broken), Err(PodError::Arguments { container, .. }) if container == "i"));
 }
 
-/// What stands behind `--` is the sidecar's.
+/// The words after `--` belong to the sidecar.
 #[test]
-fn a_sidecar_that_captures_says_it_by_its_arguments() {
+fn options_are_read_from_the_arguments_of_a_capturing_sidecar() {
     let pod = json!({"spec": {"containers": [], "initContainers": [{"name": "istio-proxy", "restartPolicy": "Always",
         "args": ["istio-iptables", "-p", "15009", "--", "proxy", "sidecar", "--domain", "x"]}]}});
     let PodOptions { by: how, given, .. } = options(&pod).unwrap();
@@ -46,7 +46,7 @@ fn a_sidecar_that_captures_says_it_by_its_arguments() {
 }
 
 #[test]
-fn annotations_say_it_otherwise() {
+fn options_are_read_from_annotations_without_an_init_container() {
     let pod = json!({
         "metadata": {"annotations": {
             "traffic.sidecar.istio.io/excludeInboundPorts": "9090,15021",
@@ -105,7 +105,7 @@ fn the_environment_of_the_init_container_is_read() {
     }]}});
     let found = options(&pod).unwrap();
     let settings = Settings::read(&found.given, &found.environment).unwrap();
-    assert!(settings.facts_needed().dns_servers);
+    assert!(settings.required_facts().dns_servers);
     let (intent, _) = settings.intent(&HostFacts::default());
     assert_eq!(intent.outbound_ports, ["9".parse().unwrap()]);
 }
@@ -124,7 +124,7 @@ fn the_validating_container_does_not_decide() {
 }
 
 #[test]
-fn other_meshes_say_the_same_in_other_words() {
+fn options_of_other_meshes_are_translated() {
     let pod = json!({"spec": {"containers": [{"name": "app"}], "initContainers": [{"name": "linkerd-init",
         "args": ["--incoming-proxy-port", "4143", "--outgoing-proxy-port", "4140", "--proxy-uid", "2102",
             "--outbound-ports-to-ignore", "5432,6000-6002"]}]}});

@@ -8,16 +8,17 @@ use crate::network::{Exempt, Flow};
 use crate::sim::{Actor, Part};
 use remora_pod::spec::{Container, Handler, Hook, Kind, PodView, ProbeKind, Slot};
 
-/// Time from the proxy's readiness to the start of what a startup probe holds back, beside the probe's period.
-const AFTER_PROBE: (u64, u64) = (100, 1100);
-/// The same for a hook, which polls twice a second.
-const AFTER_HOOK: (u64, u64) = (200, 800);
+/// Time from the proxy's readiness to the start of the containers that wait for its startup probe, in addition to the
+/// probe's period: minimum and maximum in milliseconds.
+const DELAY_AFTER_PROBE: (u64, u64) = (100, 1100);
+/// The same for a postStart hook, which polls twice a second.
+const DELAY_AFTER_HOOK: (u64, u64) = (200, 800);
 
 /// All processes of the pod.
 pub(super) fn actors(view: &PodView, setup: &Setup, needs: &[Need]) -> Vec<ActorReport> {
     let mut out = Vec::new();
     for (slot, container) in view.containers.iter().enumerate() {
-        let place = Place {
+        let place = ContainerInPod {
             view,
             setup,
             slot,
@@ -46,14 +47,14 @@ pub(super) fn address_before_hooks(view: &PodView) -> bool {
 }
 
 /// One container in its pod.
-pub(super) struct Place<'a> {
+pub(super) struct ContainerInPod<'a> {
     pub(super) view: &'a PodView,
     pub(super) setup: &'a Setup,
     pub(super) slot: Slot,
     pub(super) container: &'a Container,
 }
 
-impl Place<'_> {
+impl ContainerInPod<'_> {
     fn main(&self, need: Need) -> ActorReport {
         let actor = Actor {
             slot: self.slot,
@@ -116,7 +117,7 @@ impl Place<'_> {
         }
     }
 
-    /// What the proxy guarantees when this container starts.
+    /// The network state when this container starts.
     pub(super) fn at_start(&self) -> (Reach, Option<Caveat>) {
         if !self.setup.captured_at_start(self.slot) {
             let plaintext = self.setup.mode != Mode::None;
@@ -147,10 +148,10 @@ impl Place<'_> {
             .map_or(1, |s| s.period);
         match self.setup.gate {
             Gate::StartupProbe => {
-                let latest = AFTER_PROBE.1.saturating_add(period.saturating_mul(1000));
-                Bound::between(Anchor::ProxyUp, AFTER_PROBE.0, latest)
+                let latest = DELAY_AFTER_PROBE.1.saturating_add(period.saturating_mul(1000));
+                Bound::between(Anchor::ProxyUp, DELAY_AFTER_PROBE.0, latest)
             }
-            Gate::Hook => Bound::between(Anchor::ProxyUp, AFTER_HOOK.0, AFTER_HOOK.1),
+            Gate::Hook => Bound::between(Anchor::ProxyUp, DELAY_AFTER_HOOK.0, DELAY_AFTER_HOOK.1),
             Gate::Open => Bound::at(Anchor::Started(self.slot)),
         }
     }
@@ -261,7 +262,7 @@ impl Place<'_> {
         self.span(Stage::Stop, reach, from, until, None)
     }
 
-    /// Why all flows of this container escape capture, when they do.
+    /// Why no flow of this container is captured, if that is so.
     pub(super) fn exemption(&self, known: &[Destination]) -> Option<Exempt> {
         let anywhere = Flow {
             uid: self.container.uid,

@@ -1,15 +1,15 @@
 //! The steps of a pod's life in order, each with its earliest and latest time.
 //!
-//! Times are counted from whatever a step waits for. They are what a kubelet of today adds when images are there and
-//! the machine is not overloaded: a step it causes itself takes 0.1 to 0.3 s, one that follows the end of a container
-//! up to 1.3 s (the runtime is asked once a second); before 1.36 every step may take that second.
+//! Times are relative to the event that a step waits for. They are the delays of a current kubelet when images are
+//! present and the machine is not overloaded: a step that the kubelet causes itself takes 0.1 to 0.3 s, one that
+//! follows the end of a container up to 1.3 s (one relist per second); before 1.36 every step may take that second.
 
 use super::{Analysis, Anchor, Bound};
 use crate::kubelet::Config;
 use crate::mesh::{CapturePoint, Mode};
 use remora_pod::spec::{Kind, Probe, ProbeKind, Slot};
 
-/// Something that happens in a pod's life.
+/// A step in a pod's life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
     /// The sandbox and its network are made.
@@ -41,17 +41,22 @@ pub struct Timed {
     pub when: Bound,
 }
 
-/// From one start to the next.
-const OWN: (u64, u64) = (80, 400);
-/// From the end of a container to what follows, and from any cause on kubelets that only ask once a second.
-const FOUND: (u64, u64) = (80, 1400);
-/// From a request to delete to its first effect.
-const DELETE: (u64, u64) = (0, 1500);
+/// Time from one start to the next: minimum and maximum in milliseconds.
+const START_DELAY: (u64, u64) = (80, 400);
+/// Time from the end of a container to the next step, and from any cause on kubelets without on-demand relist: minimum
+/// and maximum in milliseconds.
+const RELIST_DELAY: (u64, u64) = (80, 1400);
+/// Time from the deletion to its first effect: minimum and maximum in milliseconds.
+const DELETE_DELAY: (u64, u64) = (0, 1500);
 
 impl Analysis {
-    /// The steps of a life that meets no failure, in order.
+    /// The steps of a life without failures, in order.
     pub fn steps(&self, kubelet: &Config) -> Vec<Timed> {
-        let own = if kubelet.relist_on_demand { OWN } else { FOUND };
+        let own = if kubelet.relist_on_demand {
+            START_DELAY
+        } else {
+            RELIST_DELAY
+        };
         let mut out = vec![Timed {
             step: Step::Sandbox,
             when: Bound::at(Anchor::Sandbox),
@@ -90,7 +95,7 @@ impl Analysis {
                 });
             }
             if Some(slot) == self.address_after() {
-                let when = Bound::between(self.settled(slot), 0, own.1);
+                let when = Bound::between(self.start_done(slot), 0, own.1);
                 out.push(Timed {
                     step: Step::Address,
                     when,
@@ -111,7 +116,7 @@ impl Analysis {
     }
 
     /// The moment the pass goes on after starting a container.
-    fn settled(&self, slot: Slot) -> Anchor {
+    fn start_done(&self, slot: Slot) -> Anchor {
         if self.view.containers[slot].post_start.is_some() {
             Anchor::HookEnded(slot)
         } else {
@@ -121,20 +126,20 @@ impl Analysis {
 
     fn start_of(&self, slot: Slot, own: (u64, u64)) -> Bound {
         let Some(before) = slot.checked_sub(1) else {
-            return Bound::between(Anchor::Sandbox, 0, OWN.1);
+            return Bound::between(Anchor::Sandbox, 0, START_DELAY.1);
         };
         let container = &self.view.containers[before];
         match (container.kind, &container.startup) {
-            // Within one pass nothing has to be found out.
-            (Kind::Main, _) => Bound::between(self.settled(before), OWN.0, OWN.1),
-            (Kind::Init, _) => Bound::between(Anchor::Ended(before), FOUND.0, FOUND.1),
-            (Kind::Sidecar, Some(_)) => Bound::between(Anchor::ProbeSucceeded(before), own.0, FOUND.1),
-            (Kind::Sidecar, None) => Bound::between(self.settled(before), own.0, own.1),
+            // Within one pass the kubelet needs no relist.
+            (Kind::Main, _) => Bound::between(self.start_done(before), START_DELAY.0, START_DELAY.1),
+            (Kind::Init, _) => Bound::between(Anchor::Ended(before), RELIST_DELAY.0, RELIST_DELAY.1),
+            (Kind::Sidecar, Some(_)) => Bound::between(Anchor::ProbeSucceeded(before), own.0, RELIST_DELAY.1),
+            (Kind::Sidecar, None) => Bound::between(self.start_done(before), own.0, own.1),
         }
     }
 
     /// k8s: probes tick from the first pass on, so the first one comes between the delay and a period after it, once
-    /// the pass that started the container is over. Readiness is tried at once.
+    /// the pass that started the container is over. The readiness probe runs immediately.
     fn add_probes(&self, out: &mut Vec<Timed>) {
         for (slot, container) in self.view.containers.iter().enumerate() {
             if container.kind == Kind::Init {
@@ -150,7 +155,7 @@ impl Analysis {
                     continue;
                 };
                 let after = match (kind, &container.startup) {
-                    (ProbeKind::Startup, _) | (_, None) => self.settled(last),
+                    (ProbeKind::Startup, _) | (_, None) => self.start_done(last),
                     (_, Some(_)) => Anchor::ProbeSucceeded(slot),
                 };
                 let (earliest, latest) = first_attempt(probe, kind);
@@ -174,7 +179,7 @@ impl Analysis {
             if container.pre_stop.is_some() {
                 out.push(Timed {
                     step: Step::PreStop(slot),
-                    when: Bound::between(Anchor::Deleted, DELETE.0, DELETE.1),
+                    when: Bound::between(Anchor::Deleted, DELETE_DELAY.0, DELETE_DELAY.1),
                 });
             }
         }
@@ -188,16 +193,18 @@ impl Analysis {
             let container = &self.view.containers[slot];
             let own = if container.pre_stop.is_some() { grace } else { 0 };
             let when = match container.kind {
-                Kind::Sidecar => Bound::between(turn, 0, grace.saturating_add(DELETE.1)),
-                Kind::Init | Kind::Main => {
-                    Bound::between(Anchor::Deleted, DELETE.0, own.saturating_add(DELETE.1))
-                }
+                Kind::Sidecar => Bound::between(turn, 0, grace.saturating_add(DELETE_DELAY.1)),
+                Kind::Init | Kind::Main => Bound::between(
+                    Anchor::Deleted,
+                    DELETE_DELAY.0,
+                    own.saturating_add(DELETE_DELAY.1),
+                ),
             };
             out.push(Timed {
                 step: Step::Signal(slot),
                 when,
             });
-            let latest = grace.saturating_add(2000).saturating_add(DELETE.1);
+            let latest = grace.saturating_add(2000).saturating_add(DELETE_DELAY.1);
             out.push(Timed {
                 step: Step::Kill(slot),
                 when: Bound::between(Anchor::Deleted, 2000, latest),
@@ -221,6 +228,6 @@ fn first_attempt(probe: &Probe, kind: ProbeKind) -> (u64, u64) {
     };
     (
         if kind == ProbeKind::Startup { delay } else { 0 },
-        delay.saturating_add(wait).saturating_add(FOUND.1),
+        delay.saturating_add(wait).saturating_add(RELIST_DELAY.1),
     )
 }

@@ -1,16 +1,16 @@
-//! The end of the pod: who loses network when, and whether it ends at all.
+//! The end of the pod: when each container loses the network, and whether the pod ends at all.
 //!
-//! k8s: without native sidecars everybody gets the stop signal at once, so a classic proxy is gone when its drain is
-//! over, whatever the application still has to say. A native proxy is stopped after the mains, and after the
-//! native sidecars listed behind it; those in front of it outlive it.
+//! k8s: without native sidecars all containers get the stop signal at the same time, so a classic proxy exits when
+//! its drain is over, even if the application still sends. A native proxy is stopped after the mains, and after the
+//! native sidecars listed after it; those before it outlive it.
 
-use super::reach::Place;
+use super::reach::ContainerInPod;
 use super::{Anchor, Bound, Completion, Reach, Span};
 use crate::mesh::{CapturePoint, Mode, Setup};
 use remora_pod::spec::{Kind, PodView, RestartPolicy};
 
-/// What a container meets while the pod is being stopped.
-pub(super) fn spans(place: &Place<'_>) -> Vec<Span> {
+/// The network states of a container while the pod is being stopped.
+pub(super) fn spans(place: &ContainerInPod<'_>) -> Vec<Span> {
     let from = Bound::at(Anchor::Deleted);
     let until = Bound::at(Anchor::Ended(place.slot));
     let setup = place.setup;
@@ -52,7 +52,7 @@ pub(super) fn spans(place: &Place<'_>) -> Vec<Span> {
     ]
 }
 
-/// Whether a pod that should end does.
+/// Whether a pod that runs to completion ends.
 pub(super) fn completion(view: &PodView, setup: &Setup) -> Completion {
     if view.restart_policy == RestartPolicy::Always {
         return Completion::Service;

@@ -1,21 +1,21 @@
-//! Who waits for whom, and which waits never end.
+//! The graph of waits between containers, and its cycles.
 //!
-//! Nodes are things that have to happen, edges say that one waits for another and why. A cycle is a deadlock: the
-//! pod hangs, or only gets on because something in the cycle fails.
+//! Nodes are events that have to happen, an edge says that one event waits for another and why. A cycle is a
+//! deadlock: the pod hangs, or continues only because something in the cycle fails.
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::dialled::{self, Path, ProbeReport};
+use super::probe_paths::{self, Path, ProbeReport};
 use super::{ActorReport, Reach};
 use crate::mesh::{CapturePoint, Gate, Mode, Setup};
 use crate::needs::Need;
 use crate::sim::{Actor, Part};
 use remora_pod::spec::{Handler, Hook, Kind, PodView, ProbeKind, Slot};
 
-/// More cycles than anybody reads; a hostile document could have thousands.
-const MOST: usize = 32;
+/// Maximum number of reported cycles; a hostile document could have thousands.
+const MAX_CYCLES: usize = 32;
 
-/// Something that has to happen.
+/// An event that has to happen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Node {
     /// The container's process exists.
@@ -26,7 +26,7 @@ pub enum Node {
     StartupProbe(Slot),
     /// Its postStart hook has ended.
     PostStart(Slot),
-    /// Its traffic gets through.
+    /// Its traffic reaches its destination.
     Network(Slot),
     /// The proxy takes traffic.
     ProxyUp,
@@ -65,16 +65,16 @@ impl Node {
     }
 }
 
-/// One thing waits for another.
+/// One event waits for another.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Edge {
-    /// What waits.
+    /// The event that waits.
     pub from: Node,
-    /// For what.
+    /// The event that it waits for.
     pub to: Node,
-    /// Why.
+    /// The reason.
     pub why: &'static str,
-    /// False when it rests on a guess about the network a process needs.
+    /// False if it depends on an inferred need for the network.
     pub certain: bool,
 }
 
@@ -83,7 +83,7 @@ pub struct Edge {
 pub struct Cycle {
     /// The edges, each beginning where the one before ends.
     pub edges: Vec<Edge>,
-    /// False when one of them rests on a guess.
+    /// False if one of the edges depends on an inferred need.
     pub certain: bool,
 }
 
@@ -123,11 +123,11 @@ pub(super) fn cycles(
     let mut ways: BTreeMap<Node, BTreeMap<Node, usize>> = BTreeMap::new();
     let mut out: Vec<Cycle> = Vec::new();
     for edge in &graph {
-        // A cycle is reported where it hurts: at the wait that the mesh brings in.
+        // A cycle is reported at the wait that the mesh introduces.
         if !matches!(edge.to, Node::ProxyUp | Node::Address) && !is_agent_wait(edge, setup) {
             continue;
         }
-        if out.len() >= MOST || out.iter().any(|c| c.edges.contains(edge)) {
+        if out.len() >= MAX_CYCLES || out.iter().any(|c| c.edges.contains(edge)) {
             continue;
         }
         let ways = ways
@@ -206,7 +206,7 @@ impl Graph<'_> {
     fn build(mut self) -> Vec<Edge> {
         for slot in 0..self.view.containers.len() {
             self.order(slot);
-            self.settling(slot);
+            self.add_start_done(slot);
             self.hook(slot);
         }
         if let Some(proxy) = self.setup.proxy {
@@ -258,7 +258,7 @@ impl Graph<'_> {
         }
     }
 
-    fn settling(&mut self, slot: Slot) {
+    fn add_start_done(&mut self, slot: Slot) {
         let container = &self.view.containers[slot];
         match container.kind {
             Kind::Main => {}
@@ -292,13 +292,13 @@ impl Graph<'_> {
         let node = Node::StartupProbe(slot);
         let part = Part::Probe(ProbeKind::Startup);
         self.add(node, Node::Start(slot), "there is nothing to probe before");
-        match dialled::find(self.probes, slot, part).map(|r| r.path) {
+        match probe_paths::find(self.probes, slot, part).map(|r| r.path) {
             Some(Path::Exec) => self.needs_network(node, Actor { slot, part }, "its command needs network"),
-            path => self.dialled(node, path),
+            path => self.add_kubelet_connection(node, path),
         }
     }
 
-    fn dialled(&mut self, from: Node, path: Option<Path>) {
+    fn add_kubelet_connection(&mut self, from: Node, path: Option<Path>) {
         let Some(proxy) = self.setup.proxy else { return };
         match path {
             Some(Path::Agent) => self.add(
@@ -327,8 +327,8 @@ impl Graph<'_> {
         if matches!(handler, Handler::Exec(_)) {
             self.needs_network(node, Actor { slot, part }, "the hook needs network");
         } else {
-            let path = dialled::find(self.probes, slot, part).map(|r| r.path);
-            self.dialled(node, path);
+            let path = probe_paths::find(self.probes, slot, part).map(|r| r.path);
+            self.add_kubelet_connection(node, path);
         }
     }
 

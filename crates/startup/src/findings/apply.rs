@@ -1,7 +1,7 @@
-//! Applying a fix to the document it was found in.
+//! Applies a fix to the document of its finding.
 //!
-//! A mesh that is in the document is changed there *and* asked for by annotation, so that a later injection gives
-//! the same pod; a mesh that was only thought in is asked for by annotation alone.
+//! A mesh that is in the document is changed there *and* set by annotation, so that a later injection gives the same
+//! pod; a mesh that is only assumed is set by annotation alone.
 
 use serde_json::{Value, json};
 
@@ -16,16 +16,16 @@ use remora_rules::pod;
 /// Why a fix could not be applied.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ApplyError {
-    /// Something in the document is not what it should be.
+    /// A field of the document has the wrong type.
     #[error("changing the pod: {0} is not of the expected shape")]
     Shape(String),
-    /// The container the fix is about is not there.
+    /// The container that the fix changes does not exist.
     #[error("changing the pod: there is no container {0:?}")]
     NoContainer(String),
 }
 
 impl ApplyError {
-    /// What a person can do about it.
+    /// What the user can do about it.
     pub const fn hint(&self) -> &'static str {
         match self {
             Self::Shape(_) => {
@@ -244,7 +244,7 @@ fn clear_user(document: &mut Value, view: &PodView, name: &str) -> Result<(), Ap
     for key in ["runAsUser", "runAsGroup"] {
         drop_nested(one, "securityContext", key);
     }
-    // What the container no longer says, the pod may.
+    // The pod's security context may set the user that was removed from the container.
     let view = PodView::read(document);
     let still = view.slot(name).map(|s| &view.containers[s]);
     if still.is_some_and(|c| c.uid.is_some() || c.gid.is_some()) {

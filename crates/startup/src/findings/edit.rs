@@ -1,4 +1,4 @@
-//! Small edits of a JSON document that never assume its shape.
+//! Small edits of a JSON document that never assume its structure.
 
 use serde_json::{Map, Value};
 

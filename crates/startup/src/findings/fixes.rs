@@ -1,11 +1,11 @@
-//! Changes that mend a pod, and what each costs.
+//! Changes that repair a pod, and the trade-off of each.
 
 use crate::findings::Options;
 use crate::mesh::{CapturePoint, Mesh, Setup};
 use crate::needs;
 use remora_pod::spec::{Hook, Kind, PodView, ProbeKind, Slot};
 
-/// Where an init container goes.
+/// The new position of an init container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
     /// Right before the container that installs the rules.
@@ -23,15 +23,15 @@ pub enum Change {
     Hold(&'static Mesh),
     /// Move an init container.
     Move(&'static Mesh, String, Place),
-    /// Leave outbound traffic to these ports alone.
+    /// Exclude outbound traffic to these ports from capture.
     ExcludePorts(&'static Mesh, Vec<u16>),
-    /// Leave inbound traffic to this port alone.
+    /// Exclude inbound traffic to this port from capture.
     ExcludeInbound(&'static Mesh, u16),
     /// Run a container as this user.
     RunAs(String, i64),
     /// Drop the user and group of a container.
     ClearUser(String),
-    /// Let the proxy stay: `restartPolicy: Always` on an init container.
+    /// Make the proxy's init container a native sidecar: `restartPolicy: Always`.
     MakeStay(&'static Mesh),
     /// Give the proxy a startup probe.
     GateProxy(&'static Mesh),
@@ -41,13 +41,13 @@ pub enum Change {
     DropProbe(String, ProbeKind),
     /// Drop a hook.
     DropHook(String, Hook),
-    /// Set how often a probe is made, in seconds.
+    /// Set the period of a probe, in seconds.
     ProbePeriod(String, ProbeKind, u64),
-    /// Put an init container that does nothing in front.
+    /// Add an init container that does nothing, in first position.
     NoopInit,
     /// Set the grace period of the pod.
     Grace(u64),
-    /// Tell the OpenTelemetry operator which container to instrument.
+    /// Set the annotation that names the container for the OpenTelemetry operator to instrument.
     Instrument(String),
 }
 
@@ -56,11 +56,11 @@ pub enum Change {
 pub struct Fix {
     /// What it does, in the imperative.
     pub title: String,
-    /// What it costs.
+    /// The trade-off.
     pub trade_off: String,
     /// The change itself.
     pub change: Change,
-    /// Whether it takes something away; such a fix is applied by itself only against an error.
+    /// Whether it removes something from the pod; automatic repair applies such a fix only against an error.
     pub drastic: bool,
 }
 
@@ -101,7 +101,7 @@ impl Shop<'_> {
         })
     }
 
-    /// Hold, for what main containers meet at their start.
+    /// Hold the main containers until the proxy is ready.
     pub(super) fn hold(&self) -> Option<Fix> {
         let mesh = self.setup.mesh;
         let useful = self.setup.mode.is_classic() && !self.setup.mode.is_hold();
@@ -121,7 +121,7 @@ impl Shop<'_> {
         })
     }
 
-    /// Out of the captured stretch: behind a native proxy, or before the rules.
+    /// Move the container after a native proxy, or before the rules are installed.
     pub(super) fn reorder(&self, slot: Slot) -> Option<Fix> {
         let name = self.view.containers.get(slot)?.name.clone();
         let mesh = self.setup.mesh;

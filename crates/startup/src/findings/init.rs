@@ -26,7 +26,7 @@ pub(super) fn find(found: &mut Found<'_>) {
     slow_gate(found);
 }
 
-/// What a container needs, and the first thing it meets while init containers run.
+/// A container's need for the network, and its first network state in the init stage.
 fn first_span<'a>(found: &Found<'a>, slot: Slot) -> Option<(&'a Need, &'a Span)> {
     let report = found.analysis.actor(Actor::main(slot))?;
     let span = report.spans.iter().find(|s| s.stage == Stage::Init)?;
@@ -109,7 +109,7 @@ fn capture_words(found: &Found<'_>) -> String {
     }
 }
 
-/// RM021: a supplementary group of the proxy exempts nobody.
+/// RM021: a supplementary group of the proxy exempts no process.
 fn wrong_group(found: &mut Found<'_>, slot: Slot) {
     let analysis = found.analysis;
     let Some(gid) = analysis
@@ -218,7 +218,7 @@ fn plaintext(found: &mut Found<'_>, slot: Slot) {
     });
 }
 
-/// RM019: open connections die when the rules appear.
+/// RM019: open connections break when the rules are installed.
 fn breaks_connections(found: &mut Found<'_>, slot: Slot) {
     let analysis = found.analysis;
     let Some(report) = analysis.actor(Actor::main(slot)) else {
@@ -259,7 +259,7 @@ fn breaks_connections(found: &mut Found<'_>, slot: Slot) {
     });
 }
 
-/// RM023: a native proxy that lost what makes it one.
+/// RM023: a native proxy that lost its `restartPolicy: Always`.
 fn proxy_that_ends(found: &mut Found<'_>) {
     let analysis = found.analysis;
     let Some(proxy) = analysis
@@ -294,7 +294,7 @@ fn proxy_that_ends(found: &mut Found<'_>) {
     });
 }
 
-/// RM008: a native proxy nobody waits for.
+/// RM008: a native proxy that no container waits for.
 fn open_gate(found: &mut Found<'_>) {
     let setup = &found.analysis.setup;
     let (Some(proxy), true, Gate::Open) = (setup.proxy, setup.mode.is_native(), setup.gate) else {
@@ -323,7 +323,7 @@ fn open_gate(found: &mut Found<'_>) {
     });
 }
 
-/// RM014: a gate that looks too seldom.
+/// RM014: a gate whose probe period is too long.
 fn slow_gate(found: &mut Found<'_>) {
     let analysis = found.analysis;
     let (Some(proxy), Gate::StartupProbe) = (analysis.setup.proxy, analysis.setup.gate) else {

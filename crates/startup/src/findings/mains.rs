@@ -22,14 +22,14 @@ pub(super) fn find(found: &mut Found<'_>) {
     hidden_address(found);
 }
 
-/// RM002: a main container that starts before anybody listens.
+/// RM002: a main container that starts before the proxy listens.
 fn before_proxy(found: &mut Found<'_>, slot: Slot) {
     let analysis = found.analysis;
     let Some(report) = analysis.actor(Actor::main(slot)) else {
         return;
     };
     let racing = report.during(Stage::Start).contains(&&Reach::Racing);
-    // A native proxy without a gate is RM008, told once for all.
+    // A native proxy without a gate is RM008, which is reported once for the pod.
     if !racing || !report.need.is_possible() || analysis.setup.mode.is_native() {
         return;
     }
@@ -123,7 +123,7 @@ fn hook_deadlock(found: &mut Found<'_>, slot: Slot, cycle: Cycle) {
     });
 }
 
-/// RM015: a hook the kubelet has no way to run.
+/// RM015: a hook that the kubelet does not support.
 pub(super) fn impossible_hook(found: &mut Found<'_>, slot: Slot, hook: Hook) {
     let name = found.name(slot).to_owned();
     let what = found.analysis.view.containers[slot]
@@ -159,7 +159,7 @@ pub(super) fn impossible_hook(found: &mut Found<'_>, slot: Slot, hook: Hook) {
     });
 }
 
-/// RM016: one request, a moment after the start.
+/// RM016: an HTTP hook sends one request, a moment after the start.
 fn racing_hook(found: &mut Found<'_>, slot: Slot) {
     let name = found.name(slot).to_owned();
     let cause = format!("the postStart request to {name} is made once, right after its process was started");

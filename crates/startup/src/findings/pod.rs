@@ -13,7 +13,7 @@ pub(super) fn find(found: &mut Found<'_>) {
     unusable_options(found);
 }
 
-/// RM018: hold is a delay.
+/// RM018: hold is a delay with a timeout.
 fn hold_gives_up(found: &mut Found<'_>) {
     let analysis = found.analysis;
     let gives_up = analysis.actors.iter().any(|a| {
@@ -147,22 +147,22 @@ fn unusable_options(found: &mut Found<'_>) {
     }
 }
 
-/// Where a pod says that it wants to be in a mesh: labels, then annotations.
-const WISHES: [(&str, &str); 4] = [
+/// Labels and annotations that request injection into a mesh.
+const INJECTION_REQUESTS: [(&str, &str); 4] = [
     ("sidecar.istio.io/inject", "true"),
     ("linkerd.io/inject", "enabled"),
     ("kuma.io/sidecar-injection", "enabled"),
     ("kuma.io/sidecar-injection", "true"),
 ];
 
-/// RM024: a clean bill for a pod that is not what will run.
+/// RM024: a report without findings about a pod that is not injected yet.
 fn not_injected(found: &mut Found<'_>) {
     let analysis = found.analysis;
     let view = &analysis.view;
     if analysis.setup.mode != Mode::None || analysis.setup.proxy.is_some() || found.options.mode.is_some() {
         return;
     }
-    let wish = WISHES.iter().find_map(|(key, value)| {
+    let wish = INJECTION_REQUESTS.iter().find_map(|(key, value)| {
         let label = view.label(key) == Some(value);
         let annotation = view.annotation(key) == Some(value);
         (label || annotation).then_some((

@@ -6,8 +6,9 @@ use crate::analysis::{Path, ProbeReport, Strict, Verdict};
 use crate::sim::Part;
 use remora_pod::spec::{Kind, ProbeKind};
 
-/// A proxy usually takes this many seconds at most; a probe with less patience kills a healthy application.
-const USUAL_PROXY_START: u64 = 30;
+/// Maximum time until a proxy is ready, in seconds, as is typical; a probe that fails earlier kills a healthy
+/// application.
+const TYPICAL_PROXY_START: u64 = 30;
 
 pub(super) fn find(found: &mut Found<'_>) {
     for report in &found.analysis.probes {
@@ -17,7 +18,7 @@ pub(super) fn find(found: &mut Found<'_>) {
             continue;
         }
         through_the_proxy(found, report, kind);
-        impatient(found, report, kind);
+        killed_before_proxy_ready(found, report, kind);
     }
 }
 
@@ -52,7 +53,7 @@ fn through_the_proxy(found: &mut Found<'_>, report: &ProbeReport, kind: ProbeKin
     let handler = analysis.view.containers[report.slot]
         .probe(kind)
         .map(|p| &p.handler);
-    let port = handler.and_then(remora_pod::spec::Handler::dialled_port);
+    let port = handler.and_then(remora_pod::spec::Handler::kubelet_port);
     let fix = port.map(|port| {
         let title = format!("leave inbound port {port} alone");
         let cost = "callers of this port talk plaintext to the application; injecting again with probe rewriting is better";
@@ -86,11 +87,11 @@ fn fails_text(kind: ProbeKind) -> String {
 }
 
 /// RM013: a healthy application killed because the proxy is late.
-fn impatient(found: &mut Found<'_>, report: &ProbeReport, kind: ProbeKind) {
+fn killed_before_proxy_ready(found: &mut Found<'_>, report: &ProbeReport, kind: ProbeKind) {
     let analysis = found.analysis;
     let container = &analysis.view.containers[report.slot];
     let protected = kind == ProbeKind::Liveness && container.startup.is_some();
-    let Some(patience) = report.patience.filter(|p| *p < USUAL_PROXY_START) else {
+    let Some(patience) = report.patience.filter(|p| *p < TYPICAL_PROXY_START) else {
         return;
     };
     if report.verdict != Verdict::RefusedUntilProxy || protected {

@@ -1,46 +1,46 @@
-//! Applying the best fixes until nothing is left that can be mended.
+//! Applies the best fixes until no finding with a fix is left.
 
 use serde_json::Value;
 
 use super::{Finding, Options, Report, Severity, apply, check};
 
-/// Rounds after which repair gives up. Each round makes the pod better or sets a finding aside, so only a pod with
-/// very many containers gets here.
-const ROUNDS: usize = 1000;
+/// Maximum number of rounds. Each round removes a finding or sets one aside, so only a pod with very many containers
+/// reaches it.
+const MAX_REPAIR_ROUNDS: usize = 1000;
 
 /// A fix that was applied.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Applied {
-    /// For which code.
+    /// The code of the finding.
     pub code: &'static str,
-    /// In which container, empty for the pod.
+    /// The container, empty for the pod.
     pub container: String,
-    /// What was done.
+    /// The title of the fix.
     pub title: String,
-    /// What it costs.
+    /// The trade-off.
     pub trade_off: String,
 }
 
-/// A mended document.
+/// A repaired document.
 #[derive(Debug, Clone)]
 pub struct Fixed {
     /// The document after all fixes.
     pub document: Value,
-    /// What was done, in order.
+    /// The applied fixes, in order.
     pub applied: Vec<Applied>,
-    /// What is left.
+    /// The findings that are left.
     pub report: Report,
 }
 
 /// Applies the best fix of every error and warning that has one. A fix that does not remove its finding, or that
-/// makes something worse, is taken back and the next one tried. Fixes that take something away are used against
+/// makes something worse, is reverted and the next one tried. Fixes that remove something are used against
 /// errors only. Fixing a fixed document changes nothing.
 pub fn fix(document: &Value, options: &Options) -> Fixed {
     let mut document = document.clone();
     let mut applied = Vec::new();
     let mut report = check(&document, options);
     let mut hopeless: Vec<Finding> = Vec::new();
-    for _ in 0..ROUNDS {
+    for _ in 0..MAX_REPAIR_ROUNDS {
         let known = |f: &Finding| hopeless.iter().any(|h| h.is_about_the_same_as(f));
         let open = report
             .findings
@@ -52,7 +52,7 @@ pub fn fix(document: &Value, options: &Options) -> Fixed {
                 document = better;
                 applied.push(done);
                 report = after;
-                // What could not be mended before may be now.
+                // A finding that could not be fixed before may be fixable now.
                 hopeless.clear();
             }
             None => hopeless.push(finding),

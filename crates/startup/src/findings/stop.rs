@@ -52,7 +52,7 @@ fn never_ends(found: &mut Found<'_>) {
     });
 }
 
-/// RM006 for mains, RM012 for native sidecars: the proxy is gone first.
+/// RM006 for mains, RM012 for native sidecars: the proxy ends first.
 fn loses_network(found: &mut Found<'_>, slot: Slot) {
     let analysis = found.analysis;
     let container = &analysis.view.containers[slot];

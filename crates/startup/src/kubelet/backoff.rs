@@ -1,15 +1,15 @@
 //! Crash back-off: none before the first restart, then 10 s doubling up to the limit.
 //!
-//! k8s: the decision looks at the newest *ended* instance in the snapshot of the pass. After a kill by a probe
-//! that snapshot still shows the killed one as running, so it is the one before that counts: a container
-//! killed again and again by its probe is restarted at once twice before the first wait.
+//! k8s: the decision uses the newest *ended* instance in the snapshot of the pass. After a kill by a probe that
+//! snapshot still shows the killed instance as running, so the instance before it counts: a container that its
+//! probe kills repeatedly is restarted immediately twice before the first wait.
 
 use std::collections::BTreeMap;
 
 use super::{Exit, Millis};
 use remora_pod::spec::Slot;
 
-const RESET_AFTER: Millis = 600_000;
+const BACKOFF_RESET_AFTER: Millis = 600_000;
 
 #[derive(Debug, Clone, Copy)]
 struct Entry {
@@ -24,7 +24,7 @@ pub(super) struct Backoff {
 }
 
 impl Backoff {
-    /// Lets a start through, or says when it may be tried again.
+    /// Admits a start, or returns when it may be tried again.
     pub(super) fn admit(
         &mut self,
         now: Millis,
@@ -34,7 +34,7 @@ impl Backoff {
     ) -> Result<(), Millis> {
         let Some(exit) = seen_exit else { return Ok(()) };
         let entry = self.entries.get(&slot).copied();
-        let recent = entry.filter(|e| exit.at.saturating_sub(e.updated) <= RESET_AFTER);
+        let recent = entry.filter(|e| exit.at.saturating_sub(e.updated) <= BACKOFF_RESET_AFTER);
         if let Some(entry) = recent
             && now.saturating_sub(exit.at) < entry.delay
         {

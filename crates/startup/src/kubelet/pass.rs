@@ -1,4 +1,4 @@
-//! Deciding what a pass does, from one look at the pod.
+//! Decides what a pass does, from one snapshot of the pod.
 
 use std::collections::VecDeque;
 
@@ -97,30 +97,32 @@ impl Kubelet {
             .any(|s| self.runtime.seen[s].instance != Instance::None)
     }
 
-    /// Walks the init containers from last to first; whatever comes before one that has run is settled.
+    /// Walks the init containers from last to first; all containers before one that has run are complete.
     fn plan_init(&self) -> InitPlan {
         let initialised = self.is_initialised();
         let mut plan = InitPlan {
             initialised,
             ..InitPlan::default()
         };
-        let mut settled = initialised;
+        let mut later_has_run = initialised;
         let mut any = false;
         for slot in self.view.init_slots().rev() {
             let sidecar = self.view.containers[slot].kind == Kind::Sidecar;
             let instance = self.runtime.seen[slot].instance;
             if instance == Instance::None {
-                if settled && sidecar {
+                // A native sidecar has to run even if later containers have started already.
+                if later_has_run && sidecar {
                     plan.starts.push(slot);
                 }
                 continue;
             }
             any = true;
-            if settled && !sidecar {
+            // A regular init container has succeeded if a later container has run; it does not run again.
+            if later_has_run && !sidecar {
                 continue;
             }
-            self.plan_one_init(&mut plan, slot, settled);
-            settled = true;
+            self.plan_one_init(&mut plan, slot, later_has_run);
+            later_has_run = true;
         }
         if !any && !initialised {
             match self.view.init_slots().next() {
@@ -133,12 +135,12 @@ impl Kubelet {
         plan
     }
 
-    fn plan_one_init(&self, plan: &mut InitPlan, slot: Slot, settled: bool) {
+    fn plan_one_init(&self, plan: &mut InitPlan, slot: Slot, later_has_run: bool) {
         let sidecar = self.view.containers[slot].kind == Kind::Sidecar;
         let next = Some(slot + 1).filter(|n| self.view.init_slots().contains(n));
         let mut proceed = || match next {
             None => plan.initialised = true,
-            Some(next) if !settled => plan.starts.push(next),
+            Some(next) if !later_has_run => plan.starts.push(next),
             Some(_) => {}
         };
         match self.runtime.seen[slot].instance {

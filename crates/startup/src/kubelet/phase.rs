@@ -61,7 +61,7 @@ impl Kubelet {
         match state {
             ContainerState::Running => census.pending_init = true,
             ContainerState::Terminated(0) => {}
-            // k8s: a deleted pod is not failed by an init container that was told to stop.
+            // k8s: an init container that the kubelet stopped does not make a deleted pod Failed.
             ContainerState::Terminated(code) => {
                 census.failed_init |= self.deleted.is_none() && !self.may_restart(slot, code);
             }

@@ -1,8 +1,8 @@
 //! Probe workers.
 //!
-//! k8s: a worker ticks from the pass that first saw the pod, not from the start of its container, and it
-//! believes the *published* status: a container still inside the pass that started it is not probed. A pass
-//! that finds a started but unready container makes its readiness worker act at once.
+//! k8s: a worker ticks from the pass that first saw the pod, not from the start of its container, and it uses
+//! the *published* status: a container still inside the pass that started it is not probed. A pass that finds a
+//! started but unready container triggers its readiness worker immediately.
 
 use std::collections::BTreeMap;
 
@@ -25,7 +25,7 @@ pub(super) enum Verdict {
 #[derive(Debug, Clone)]
 struct Worker {
     next_tick: Millis,
-    /// A tick or a kick that arrived while an attempt was under way.
+    /// A tick or a manual trigger that arrived while an attempt was running.
     pending: bool,
     in_flight: bool,
     /// Start count of the instance the counters below belong to.
@@ -94,12 +94,12 @@ impl Prober {
             .is_some_and(|w| w.attempt == attempt && w.result == Some(true))
     }
 
-    /// Whether this probe has condemned the running instance.
+    /// Whether this probe has failed for the running instance.
     pub(super) fn failed(&self, slot: Slot, kind: ProbeKind) -> bool {
         self.get(slot, kind).is_some_and(|w| w.result == Some(false))
     }
 
-    /// Results of an instance die with it.
+    /// Discards the results of an instance that has ended.
     pub(super) fn container_gone(&mut self, slot: Slot) {
         for ((s, _), worker) in &mut self.workers {
             if *s == slot {
@@ -140,7 +140,7 @@ impl Worker {
         }
     }
 
-    /// Takes a due tick or kick; true when the worker is to act now.
+    /// Consumes a due tick or trigger; true if the worker must probe now.
     fn tick(&mut self, now: Millis, period: Millis) -> bool {
         let ticked = self.next_tick <= now;
         if ticked {

@@ -1,4 +1,4 @@
-//! What the container runtime holds for the pod: the sandbox and the newest instance of each container.
+//! The container runtime's state of the pod: the sandbox and the newest instance of each container.
 
 use super::Millis;
 use remora_pod::spec::Slot;
@@ -15,7 +15,7 @@ pub struct Exit {
 /// Why a container could not be started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StartError {
-    /// The image cannot be had.
+    /// The image cannot be pulled.
     ImagePull,
     /// Its configuration refers to something that does not exist.
     Config,
@@ -33,13 +33,13 @@ pub(super) enum Instance {
 
 /// One container in the runtime.
 #[derive(Debug, Clone)]
-pub(super) struct Cell {
+pub(super) struct ContainerRecord {
     pub(super) instance: Instance,
-    /// Newest ended instance, of whatever sandbox.
+    /// Newest ended instance, of any sandbox.
     pub(super) last_exit: Option<Exit>,
     /// Number of starts so far.
     pub(super) attempt: u32,
-    /// Why the last attempt to start it came to nothing.
+    /// Why the last attempt to start it failed.
     pub(super) error: Option<super::WaitReason>,
 }
 
@@ -51,14 +51,14 @@ pub(super) enum Sandbox {
     Lost,
 }
 
-/// The truth, and what the kubelet last saw of it.
+/// The actual state, and the state in the kubelet's cache.
 ///
-/// k8s: the kubelet decides from a cache that is refreshed when it asks the runtime, once a second or right
-/// after a pass that did something. A container that ends a moment later still counts as running until then.
+/// k8s: the kubelet decides from a cache that is refreshed by a relist, once a second or right after a pass that
+/// changed something. A container that ends a moment later still counts as running until then.
 #[derive(Debug, Clone)]
 pub(super) struct Runtime {
-    pub(super) cells: Vec<Cell>,
-    pub(super) seen: Vec<Cell>,
+    pub(super) cells: Vec<ContainerRecord>,
+    pub(super) seen: Vec<ContainerRecord>,
     pub(super) sandbox: Sandbox,
     /// Sandboxes made so far.
     pub(super) sandboxes: u32,
@@ -69,7 +69,7 @@ pub(super) struct Runtime {
 
 impl Runtime {
     pub(super) fn new(containers: usize) -> Self {
-        let cell = Cell {
+        let cell = ContainerRecord {
             instance: Instance::None,
             last_exit: None,
             attempt: 0,
@@ -94,8 +94,8 @@ impl Runtime {
         self.changed_at
     }
 
-    /// Asks the runtime.
-    pub(super) fn look(&mut self) {
+    /// Refreshes the cache (relist).
+    pub(super) fn relist(&mut self) {
         self.seen_version = self.version;
         self.seen.clone_from(&self.cells);
     }
@@ -146,7 +146,7 @@ impl Runtime {
         for cell in &mut self.cells {
             cell.instance = Instance::None;
         }
-        self.look();
+        self.relist();
     }
 
     pub(super) fn sandbox_removed(&mut self) {

@@ -2,7 +2,7 @@
 //!
 //! k8s: a status is computed at the beginning of a pass, so nothing a pass does shows before the next one:
 //! not the address of a new sandbox, not a container that is still inside its postStart hook.
-//! Probe verdicts are the exception; they are written as they come.
+//! Probe results are the exception; they are written immediately.
 
 use super::runtime::{Instance, Sandbox};
 use super::{Action, Exit, Kubelet, Millis, StartError};
@@ -47,7 +47,7 @@ pub enum WaitReason {
     PodInitializing,
     /// It crashed and will be tried again later.
     CrashLoopBackOff,
-    /// Its image cannot be had.
+    /// Its image cannot be pulled.
     ErrImagePull,
     /// Its configuration refers to something that does not exist.
     CreateContainerConfigError,
@@ -128,7 +128,7 @@ pub struct Status {
     pub initialized: bool,
     /// Condition `ContainersReady`, which is `Ready` for pods without readiness gates.
     pub ready: bool,
-    /// Whether deletion was asked for.
+    /// Whether the pod was deleted (`deletionTimestamp` is set).
     pub deleting: bool,
     /// By slot.
     pub containers: Vec<ContainerStatus>,
@@ -222,7 +222,7 @@ impl Kubelet {
     }
 
     pub(super) fn publish_final(&mut self) {
-        self.runtime.look();
+        self.runtime.relist();
         let phase = self.phase_now(true);
         let phase = if self.over_deadline || !phase.is_terminal() {
             Phase::Failed

@@ -1,15 +1,16 @@
 //! Stopping containers: one lane each, all in parallel.
 //!
 //! k8s: a lane first runs the preStop hook, at most for the whole grace period, and only then waits for its
-//! turn. A native sidecar's hook therefore runs at the very beginning, beside those of the mains. What the hook
-//! and the wait took, in whole seconds, comes off the grace; two seconds are always left for the stop itself.
+//! turn. A native sidecar's hook therefore runs at the very beginning, concurrently with those of the mains. The
+//! time of hook and wait, in whole seconds, is subtracted from the grace period; two seconds always remain for the
+//! stop itself.
 
 use super::{Action, Hook, Kubelet, Millis};
 use remora_pod::spec::{Kind, Slot};
 
-const MINIMUM: Millis = 2000;
+const MINIMUM_GRACE: Millis = 2000;
 
-/// Where a container is on its way out.
+/// The stage of stopping a container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
     PreStop { since: Millis },
@@ -18,7 +19,7 @@ enum Stage {
     Done,
 }
 
-/// The way out of one container.
+/// The termination of one container.
 #[derive(Debug, Clone)]
 pub(super) struct Lane {
     slot: Slot,
@@ -128,7 +129,7 @@ impl Kubelet {
             return;
         }
         let lane = &mut self.lanes[index];
-        lane.left = left.saturating_sub(whole_seconds(waited)).max(MINIMUM);
+        lane.left = left.saturating_sub(whole_seconds(waited)).max(MINIMUM_GRACE);
         lane.stage = Stage::Signalled;
         let grace = lane.left;
         self.out.push_back(Action::Stop(slot, grace));
@@ -161,8 +162,8 @@ impl Kubelet {
                 Stage::PreStop { since } | Stage::Turn { since } => {
                     lane.left = lane.left.min(now.saturating_sub(since).saturating_add(grace));
                 }
-                Stage::Signalled if lane.left > grace.max(MINIMUM) => {
-                    lane.left = grace.max(MINIMUM);
+                Stage::Signalled if lane.left > grace.max(MINIMUM_GRACE) => {
+                    lane.left = grace.max(MINIMUM_GRACE);
                     again.push(Action::Stop(lane.slot, lane.left));
                 }
                 Stage::Signalled | Stage::Done => {}

@@ -24,7 +24,7 @@ impl Bench {
     }
 
     /// Tells it something; returns what it wants done, without publications and records.
-    fn tell(&mut self, event: Event) -> Vec<Action> {
+    fn send(&mut self, event: Event) -> Vec<Action> {
         let mut actions = self.kubelet.step(self.now, event);
         actions.retain(|a| !matches!(a, Action::Publish(_) | Action::Record(..)));
         actions
@@ -37,7 +37,7 @@ impl Bench {
                 return Vec::new();
             };
             self.now = at;
-            let actions = self.tell(Event::Tick);
+            let actions = self.send(Event::Tick);
             if !actions.is_empty() {
                 return actions;
             }
@@ -48,8 +48,8 @@ impl Bench {
 
     /// Begins the pod and has its sandbox made.
     fn begin(&mut self) -> Vec<Action> {
-        assert_eq!(self.tell(Event::Assigned), [Action::CreateSandbox]);
-        self.tell(Event::SandboxCreated)
+        assert_eq!(self.send(Event::Assigned), [Action::CreateSandbox]);
+        self.send(Event::SandboxCreated)
     }
 }
 
@@ -67,17 +67,17 @@ fn a_hook_holds_up_the_next_container_and_hides_the_address() {
     let mut bench = Bench::new(&two_apps(true));
     assert_eq!(bench.begin(), [Action::Start(0, 1)]);
     assert_eq!(
-        bench.tell(Event::Started(0)),
+        bench.send(Event::Started(0)),
         [Action::RunHook(0, Hook::PostStart)]
     );
     bench.now = 60_000;
-    assert_eq!(bench.tell(Event::Tick), []);
+    assert_eq!(bench.send(Event::Tick), []);
     assert_eq!(bench.kubelet.status().pod_ip, 0);
     assert_eq!(
-        bench.tell(Event::HookDone(0, Hook::PostStart, true)),
+        bench.send(Event::HookDone(0, Hook::PostStart, true)),
         [Action::Start(1, 1)]
     );
-    bench.tell(Event::Started(1));
+    bench.send(Event::Started(1));
     bench.wait();
     assert_eq!(
         (bench.kubelet.status().pod_ip, bench.kubelet.status().phase),
@@ -89,29 +89,29 @@ fn a_hook_holds_up_the_next_container_and_hides_the_address() {
 fn a_failed_hook_kills_its_container_and_the_next_one_starts() {
     let mut bench = Bench::new(&two_apps(true));
     bench.begin();
-    bench.tell(Event::Started(0));
+    bench.send(Event::Started(0));
     assert_eq!(
-        bench.tell(Event::HookDone(0, Hook::PostStart, false)),
+        bench.send(Event::HookDone(0, Hook::PostStart, false)),
         [Action::RunHook(0, Hook::PreStop)]
     );
     assert_eq!(
-        bench.tell(Event::HookDone(0, Hook::PreStop, true)),
+        bench.send(Event::HookDone(0, Hook::PreStop, true)),
         [Action::Stop(0, 5000)]
     );
-    assert_eq!(bench.tell(Event::Exited(0, 0)), [Action::Start(1, 1)]);
+    assert_eq!(bench.send(Event::Exited(0, 0)), [Action::Start(1, 1)]);
 }
 
 #[test]
 fn deletion_waits_for_the_pass() {
     let mut bench = Bench::new(&two_apps(true));
     bench.begin();
-    bench.tell(Event::Started(0));
-    assert_eq!(bench.tell(Event::Deleted(None)), []);
+    bench.send(Event::Started(0));
+    assert_eq!(bench.send(Event::Deleted(None)), []);
     assert_eq!(
-        bench.tell(Event::HookDone(0, Hook::PostStart, true)),
+        bench.send(Event::HookDone(0, Hook::PostStart, true)),
         [Action::Start(1, 1)]
     );
-    let stops = bench.tell(Event::Started(1));
+    let stops = bench.send(Event::Started(1));
     assert_eq!(stops, [Action::RunHook(0, Hook::PreStop), Action::Stop(1, 5000)]);
 }
 
@@ -120,13 +120,13 @@ fn a_missing_image_stops_init_containers_and_not_mains() {
     let mut bench = Bench::new(&two_apps(false));
     bench.begin();
     assert_eq!(
-        bench.tell(Event::StartFailed(0, StartError::ImagePull)),
+        bench.send(Event::StartFailed(0, StartError::ImagePull)),
         [Action::Start(1, 1)]
     );
     let init = json!({"spec": {"initContainers": [{"name": "i"}], "containers": [{"name": "a"}]}});
     let mut bench = Bench::new(&init);
     bench.begin();
-    assert_eq!(bench.tell(Event::StartFailed(0, StartError::ImagePull)), []);
+    assert_eq!(bench.send(Event::StartFailed(0, StartError::ImagePull)), []);
     assert_eq!(bench.wait(), [Action::Start(0, 1)], "it is tried again");
 }
 
@@ -140,20 +140,20 @@ fn sidecars() -> Value {
 fn running_sidecars() -> Bench {
     let mut bench = Bench::new(&sidecars());
     assert_eq!(bench.begin(), [Action::Start(0, 1)]);
-    assert_eq!(bench.tell(Event::Started(0)), [Action::Start(1, 1)]);
-    assert_eq!(bench.tell(Event::Started(1)), [Action::Start(2, 1)]);
-    bench.tell(Event::Started(2));
+    assert_eq!(bench.send(Event::Started(0)), [Action::Start(1, 1)]);
+    assert_eq!(bench.send(Event::Started(1)), [Action::Start(2, 1)]);
+    bench.send(Event::Started(2));
     bench
 }
 
 #[test]
 fn sidecars_stop_after_the_mains_from_last_to_first() {
     let mut bench = running_sidecars();
-    assert_eq!(bench.tell(Event::Deleted(None)), [Action::Stop(2, 4000)]);
-    assert_eq!(bench.tell(Event::Exited(2, 0)), [Action::Stop(1, 4000)]);
-    assert_eq!(bench.tell(Event::Exited(1, 0)), [Action::Stop(0, 4000)]);
-    assert_eq!(bench.tell(Event::Exited(0, 9)), [Action::StopSandbox]);
-    assert_eq!(bench.tell(Event::SandboxStopped), [Action::Removed]);
+    assert_eq!(bench.send(Event::Deleted(None)), [Action::Stop(2, 4000)]);
+    assert_eq!(bench.send(Event::Exited(2, 0)), [Action::Stop(1, 4000)]);
+    assert_eq!(bench.send(Event::Exited(1, 0)), [Action::Stop(0, 4000)]);
+    assert_eq!(bench.send(Event::Exited(0, 9)), [Action::StopSandbox]);
+    assert_eq!(bench.send(Event::SandboxStopped), [Action::Removed]);
     assert_eq!(
         bench.kubelet.status().phase,
         Phase::Succeeded,
@@ -164,7 +164,7 @@ fn sidecars_stop_after_the_mains_from_last_to_first() {
 #[test]
 fn one_grace_period_is_shared_and_two_seconds_are_left() {
     let mut bench = running_sidecars();
-    bench.tell(Event::Deleted(None));
+    bench.send(Event::Deleted(None));
     assert_eq!(
         bench.wait(),
         [Action::Stop(0, 2000), Action::Stop(1, 2000)],
@@ -176,9 +176,9 @@ fn one_grace_period_is_shared_and_two_seconds_are_left() {
 #[test]
 fn a_later_deletion_can_only_shorten_the_time_left() {
     let mut bench = running_sidecars();
-    bench.tell(Event::Deleted(None));
-    assert_eq!(bench.tell(Event::Deleted(Some(60))), [], "longer is ignored");
-    assert_eq!(bench.tell(Event::Deleted(Some(1))), [Action::Stop(2, 2000)]);
+    bench.send(Event::Deleted(None));
+    assert_eq!(bench.send(Event::Deleted(Some(60))), [], "longer is ignored");
+    assert_eq!(bench.send(Event::Deleted(Some(1))), [Action::Stop(2, 2000)]);
 }
 
 #[test]
@@ -187,19 +187,19 @@ fn a_sidecar_is_restarted_whatever_the_policy_until_the_mains_are_done() {
     pod["spec"]["restartPolicy"] = json!("Never");
     let mut bench = Bench::new(&pod);
     bench.begin();
-    bench.tell(Event::Started(0));
-    bench.tell(Event::Started(1));
-    bench.tell(Event::Started(2));
+    bench.send(Event::Started(0));
+    bench.send(Event::Started(1));
+    bench.send(Event::Started(2));
     bench.now += 10;
     assert_eq!(
-        bench.tell(Event::Exited(0, 1)),
+        bench.send(Event::Exited(0, 1)),
         [],
         "an end is found by the next look at the runtime"
     );
     assert_eq!(bench.wait(), [Action::Start(0, 2)]);
-    bench.tell(Event::Started(0));
+    bench.send(Event::Started(0));
     bench.now += 10;
-    bench.tell(Event::Exited(2, 0));
+    bench.send(Event::Exited(2, 0));
     assert_eq!(bench.wait(), [Action::Stop(1, 4000)], "the pod has done its work");
 }
 
@@ -209,15 +209,15 @@ fn a_startup_probe_holds_the_successors_of_a_sidecar() {
     pod["spec"]["initContainers"][0]["startupProbe"] = json!({"httpGet": {"port": 1}, "periodSeconds": 1});
     let mut bench = Bench::new(&pod);
     bench.begin();
-    bench.tell(Event::Started(0));
+    bench.send(Event::Started(0));
     assert_eq!(bench.wait(), [Action::RunProbe(0, ProbeKind::Startup)]);
     assert_eq!(
-        bench.tell(Event::Probed(0, ProbeKind::Startup, Outcome::Failure)),
+        bench.send(Event::Probed(0, ProbeKind::Startup, Outcome::Failure)),
         []
     );
     assert_eq!(bench.wait(), [Action::RunProbe(0, ProbeKind::Startup)]);
     assert_eq!(
-        bench.tell(Event::Probed(0, ProbeKind::Startup, Outcome::Success)),
+        bench.send(Event::Probed(0, ProbeKind::Startup, Outcome::Success)),
         [Action::Start(1, 1)]
     );
 }
@@ -226,8 +226,8 @@ fn a_startup_probe_holds_the_successors_of_a_sidecar() {
 fn a_restarted_kubelet_forgets_the_hook_it_was_waiting_for() {
     let mut bench = Bench::new(&two_apps(true));
     bench.begin();
-    bench.tell(Event::Started(0));
-    assert_eq!(bench.tell(Event::Restarted), [Action::Start(1, 1)]);
+    bench.send(Event::Started(0));
+    assert_eq!(bench.send(Event::Restarted), [Action::Start(1, 1)]);
 }
 
 #[test]
@@ -236,9 +236,9 @@ fn a_failing_init_container_fails_the_pod_only_under_never() {
     for (policy, expected) in [("Always", Action::Start(0, 2)), ("Never", Action::StopSandbox)] {
         let mut bench = Bench::new(&pod(policy));
         bench.begin();
-        bench.tell(Event::Started(0));
+        bench.send(Event::Started(0));
         bench.now += 10;
-        bench.tell(Event::Exited(0, 1));
+        bench.send(Event::Exited(0, 1));
         assert_eq!(bench.wait(), [expected], "{policy}");
     }
 }
@@ -256,19 +256,19 @@ fn events_that_make_no_sense_are_ignored() {
         Event::SandboxLost,
         Event::Restarted,
     ] {
-        assert_eq!(bench.tell(event), [], "{event:?}");
+        assert_eq!(bench.send(event), [], "{event:?}");
     }
-    assert_eq!(bench.tell(Event::Assigned), [Action::CreateSandbox]);
+    assert_eq!(bench.send(Event::Assigned), [Action::CreateSandbox]);
 }
 
 #[test]
 fn a_forced_deletion_removes_the_object_at_once_and_the_containers_later() {
     let mut bench = Bench::new(&two_apps(true));
     bench.begin();
-    bench.tell(Event::Started(0));
-    assert_eq!(bench.tell(Event::Deleted(Some(0))), [Action::Removed]);
+    bench.send(Event::Started(0));
+    assert_eq!(bench.send(Event::Deleted(Some(0))), [Action::Removed]);
     assert_eq!(
-        bench.tell(Event::HookDone(0, Hook::PostStart, true)),
+        bench.send(Event::HookDone(0, Hook::PostStart, true)),
         [Action::Start(1, 1)]
     );
 }
@@ -282,10 +282,10 @@ fn a_container_may_have_its_own_policy_and_rules() {
     for (slot, code, restarts) in [(0, 42, true), (0, 1, false), (1, 1, true), (1, 0, false)] {
         let mut bench = Bench::new(&pod);
         bench.begin();
-        bench.tell(Event::Started(0));
-        bench.tell(Event::Started(1));
+        bench.send(Event::Started(0));
+        bench.send(Event::Started(1));
         bench.now += 10;
-        bench.tell(Event::Exited(slot, code));
+        bench.send(Event::Exited(slot, code));
         let expected = if restarts {
             vec![Action::Start(slot, 2)]
         } else {

@@ -1,4 +1,4 @@
-//! Carrying out a pass, one blocking step after another, and the way to the end of the pod.
+//! Executes a pass, one blocking step after another, and the termination of the pod.
 
 use std::collections::VecDeque;
 
@@ -54,7 +54,7 @@ impl Pass {
     }
 }
 
-/// What the worker is at.
+/// The present work of the pod worker.
 #[derive(Debug, Clone)]
 pub(super) enum Work {
     Idle,
@@ -67,7 +67,7 @@ pub(super) enum Work {
 }
 
 impl Kubelet {
-    /// Lets the worker get as far as it can.
+    /// Runs the worker until it has to wait.
     pub(super) fn run_work(&mut self, now: Millis) {
         loop {
             match &self.work {
@@ -96,7 +96,7 @@ impl Kubelet {
 
     fn begin(&mut self, now: Millis) {
         if self.relist_due().is_some_and(|at| at <= now) {
-            self.runtime.look();
+            self.runtime.relist();
         }
         self.wake_at = None;
         self.retry_at = None;
@@ -207,7 +207,7 @@ impl Kubelet {
                 / 1000;
             self.runtime.cells[slot].error = Some(WaitReason::CrashLoopBackOff);
             self.record(Some(slot), "BackOff");
-            self.start_came_to_nothing(slot, now.saturating_add(rest.min(self.config.resync)));
+            self.start_not_possible(slot, now.saturating_add(rest.min(self.config.resync)));
             return;
         }
         self.runtime.cells[slot].attempt += 1;
@@ -217,7 +217,7 @@ impl Kubelet {
     }
 
     /// k8s: the pass goes on with the next container, except after a regular init container.
-    fn start_came_to_nothing(&mut self, slot: Slot, retry: Millis) {
+    fn start_not_possible(&mut self, slot: Slot, retry: Millis) {
         let stops_pass = self.view.containers[slot].kind == Kind::Init;
         let Some(pass) = self.pass() else { return };
         pass.retry = Some(pass.retry.map_or(retry, |r| r.min(retry)));
@@ -235,7 +235,7 @@ impl Kubelet {
         let noticed = pass.acted && self.config.relist_on_demand && self.runtime.changed_since_pass();
         self.stale = pass.acted && !self.config.relist_on_demand && self.runtime.changed_since_pass();
         if noticed {
-            self.runtime.look();
+            self.runtime.relist();
         }
         if noticed || self.wake_at.is_some() || self.deleted.is_some() {
             self.wake_at = Some(now.saturating_add(self.config.pass_delay));
@@ -296,7 +296,7 @@ impl Kubelet {
         cell.attempt = cell.attempt.saturating_sub(1);
         cell.error = Some(WaitReason::from(error));
         self.record(Some(slot), "Failed");
-        self.start_came_to_nothing(slot, now.saturating_add(self.config.error_retry));
+        self.start_not_possible(slot, now.saturating_add(self.config.error_retry));
     }
 
     pub(super) fn container_exited(&mut self, now: Millis, slot: Slot, code: i32) {

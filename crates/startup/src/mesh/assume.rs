@@ -1,11 +1,11 @@
-//! A pod as an injector would leave it, for asking about a mesh the pod is not in yet.
+//! A pod as an injector would leave it, to analyse a mesh that the pod is not in yet.
 
 use super::{Mesh, Mode};
 use remora_pod::spec::{Container, Handler, Kind, PodView, Probe};
 
-/// Adds the containers of a mode in the places an injector gives them; honours what the pod asks for.
+/// Adds the containers of a mode in the positions an injector gives them; honours the pod's annotations.
 pub(super) fn add_mesh(view: &mut PodView, mesh: &'static Mesh, mode: Mode) {
-    let wants = |name: &str, value: &str| view.annotation(name).is_some_and(|v| asks(v, value));
+    let wants = |name: &str, value: &str| view.annotation(name).is_some_and(|v| sets_value(v, value));
     let native = mode.is_native() || mesh.native.is_some_and(|(n, v)| wants(n, v));
     let hold = !native && (mode.is_hold() || wants(mesh.hold.0, mesh.hold.1));
     let setup_name = if mode.is_cni() {
@@ -13,13 +13,13 @@ pub(super) fn add_mesh(view: &mut PodView, mesh: &'static Mesh, mode: Mode) {
     } else {
         mesh.dialect.capture[0]
     };
-    let mut rules = thought_in(setup_name, Kind::Init);
+    let mut rules = assumed_container(setup_name, Kind::Init);
     if mode.is_cni() {
         (rules.uid, rules.gid) = (Some(mesh.uid()), mesh.gid());
     } else {
         rules.uid = Some(0);
     }
-    let mut proxy = thought_in(mesh.proxy(), if native { Kind::Sidecar } else { Kind::Main });
+    let mut proxy = assumed_container(mesh.proxy(), if native { Kind::Sidecar } else { Kind::Main });
     (proxy.uid, proxy.gid) = (Some(mesh.uid()), mesh.gid());
     let ready = ready_probe(mesh);
     proxy.readiness = Some(ready.clone());
@@ -43,8 +43,8 @@ pub(super) fn add_mesh(view: &mut PodView, mesh: &'static Mesh, mode: Mode) {
     view.containers.insert(at, proxy);
 }
 
-/// Whether an annotation's value says what is looked for, in any of the spellings YAML and JSON allow.
-pub(crate) fn asks(value: &str, wanted: &str) -> bool {
+/// Whether an annotation sets the wanted value, in any notation of YAML or JSON.
+pub(crate) fn sets_value(value: &str, wanted: &str) -> bool {
     let squeeze = |text: &str| {
         text.chars()
             .filter(|c| !matches!(c, ' ' | '"' | '\'' | '\n'))
@@ -70,7 +70,7 @@ fn ready_probe(mesh: &Mesh) -> Probe {
 }
 
 /// A container that is not in the document.
-fn thought_in(name: &str, kind: Kind) -> Container {
+fn assumed_container(name: &str, kind: Kind) -> Container {
     Container {
         name: name.to_owned(),
         kind,

@@ -1,4 +1,4 @@
-//! What was found in a pod.
+//! The mesh that was found in a pod.
 
 use super::{ISTIO, MESHES, Mesh, Mode};
 use crate::network::Capture;
@@ -16,12 +16,12 @@ pub enum CapturePoint {
     Container(Slot),
 }
 
-/// What keeps the successors of the proxy back until it is ready.
+/// What delays the containers after the proxy until it is ready.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Gate {
-    /// A startup probe of a native sidecar: a true gate.
+    /// A startup probe of a native sidecar: the kubelet waits for it.
     StartupProbe,
-    /// A postStart hook: a delay that gives up, and that a kubelet restart loses.
+    /// A postStart hook: it has a timeout, and is lost when the kubelet restarts.
     Hook,
     /// Nothing.
     Open,
@@ -30,9 +30,9 @@ pub enum Gate {
 /// The mesh of a pod.
 #[derive(Debug, Clone)]
 pub struct Setup {
-    /// Which mesh.
+    /// The mesh.
     pub mesh: &'static Mesh,
-    /// How it meets the pod.
+    /// How the mesh is added to the pod.
     pub mode: Mode,
     /// The proxy's container.
     pub proxy: Option<Slot>,
@@ -42,18 +42,18 @@ pub struct Setup {
     pub capture: Capture,
     /// Capture options of the pod that cannot be used.
     pub problems: Vec<String>,
-    /// What holds the successors of the proxy back.
+    /// What delays the containers after the proxy until it is ready.
     pub gate: Gate,
-    /// How long the proxy goes on after its stop signal, in seconds.
+    /// How long the proxy keeps running after its stop signal, in seconds.
     pub drain_seconds: u64,
-    /// Whether an injector will still rewrite the probes, because the mesh was only thought in.
+    /// Whether an injector will still rewrite the probes, because the mesh is assumed and not in the document.
     pub rewrites: bool,
     /// Why a pod that looks meshed is not captured.
     pub exempt: Option<&'static str>,
 }
 
 impl Setup {
-    /// Reads the mesh from a pod as it stands.
+    /// Reads the mesh from a pod as it is in the document.
     pub fn detect(view: &PodView) -> Self {
         let found = MESHES.iter().find_map(|m| Some((*m, real_proxy(view, m)?)));
         match found {
@@ -63,8 +63,8 @@ impl Setup {
         }
     }
 
-    /// The pod as it is, or as this mode would leave it: containers the mode adds and the pod does not have are
-    /// thought in, where an injector puts them. What the pod asks for by annotation goes before the mode.
+    /// The mesh of the pod as it is, or as an injector would leave it with this mode: containers that the mode adds and
+    /// the pod lacks are added to the view, where an injector puts them. Annotations of the pod override the mode.
     pub fn assume(view: &mut PodView, mode: Option<Mode>) -> Self {
         let Some(mode) = mode else {
             return Self::detect(view);

@@ -1,4 +1,4 @@
-//! Addresses written down in a container.
+//! Addresses in the environment and arguments of a container.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -6,14 +6,14 @@ use std::net::IpAddr;
 use super::is_local;
 use remora_pod::spec::Container;
 
-/// Something a container is told to connect to.
+/// A destination in a container's environment or arguments.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Destination {
     /// Host name or address.
     pub host: String,
-    /// Port, when it is written down or follows from the scheme.
+    /// Port, when it is given or follows from the scheme.
     pub port: Option<u16>,
-    /// Where it is written.
+    /// The variable or argument that contains it.
     pub source: String,
 }
 
@@ -34,7 +34,7 @@ impl fmt::Display for Destination {
 }
 
 /// Ports that follow from a scheme.
-const SCHEMES: [(&str, u16); 12] = [
+const SCHEME_PORTS: [(&str, u16); 12] = [
     ("http", 80),
     ("https", 443),
     ("postgres", 5432),
@@ -49,8 +49,8 @@ const SCHEMES: [(&str, u16); 12] = [
     ("ldap", 389),
 ];
 
-/// Small port numbers that are believed without a scheme.
-const KNOWN: [u16; 8] = [22, 25, 53, 80, 88, 389, 443, 587];
+/// Small port numbers that are accepted without a scheme.
+const WELL_KNOWN_PORTS: [u16; 8] = [22, 25, 53, 80, 88, 389, 443, 587];
 
 /// All destinations outside the pod that environment and arguments name.
 pub(super) fn of_container(container: &Container) -> Vec<Destination> {
@@ -108,15 +108,15 @@ fn in_text(text: &str) -> Vec<(String, Option<u16>)> {
 
 fn one(word: &str) -> Option<(String, Option<u16>)> {
     if let Some((scheme, rest)) = word.split_once("://") {
-        let default = SCHEMES.iter().find(|(s, _)| *s == scheme)?.1;
+        let default = SCHEME_PORTS.iter().find(|(s, _)| *s == scheme)?.1;
         let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
         let authority = authority.rsplit('@').next().unwrap_or_default();
         let (host, port) = split_port(authority);
         return (is_host(host) && !is_local(host)).then(|| (host.to_owned(), Some(port.unwrap_or(default))));
     }
     let (host, port) = split_port(word);
-    // A bare `name:1234` is an address; `retries:100` is not, so small numbers have to be ports everybody knows.
-    let port = port.filter(|p| *p >= 1024 || KNOWN.contains(p))?;
+    // A bare `name:1234` is an address; `retries:100` is not, so small numbers have to be well-known ports.
+    let port = port.filter(|p| *p >= 1024 || WELL_KNOWN_PORTS.contains(p))?;
     let named = host.contains(|c: char| c.is_ascii_alphabetic()) || host.parse::<IpAddr>().is_ok();
     (named && is_host(host) && !is_local(host)).then(|| (host.to_owned(), Some(port)))
 }

@@ -1,4 +1,4 @@
-//! Who acts in a pod: the main process of a container, its hooks, its exec probes.
+//! The processes of a pod: the main process of a container, its hooks, its exec probes.
 
 use remora_pod::spec::{Hook, ProbeKind, Slot};
 
@@ -46,8 +46,8 @@ impl Actor {
 /// One instance of an actor: the nth start, from 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ActorRef {
-    /// Who.
+    /// The process.
     pub actor: Actor,
-    /// Which start.
+    /// The number of the start.
     pub instance: u32,
 }

@@ -23,10 +23,10 @@ use crate::kubelet::{Config, Millis, StartError};
 /// Why assumptions cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AssumeError {
-    /// A name that is no process of the pod.
+    /// A name that is not a process of the pod.
     #[error("reading the assumptions: the pod has no process {0:?}")]
     NoProcess(String),
-    /// A key nobody knows.
+    /// An unknown key.
     #[error("reading the assumptions: unknown key {0:?}")]
     UnknownKey(String),
     /// A value of the wrong kind.
@@ -35,7 +35,7 @@ pub enum AssumeError {
 }
 
 impl AssumeError {
-    /// What a person can do about it.
+    /// What the user can do about it.
     pub const fn hint(&self) -> &'static str {
         match self {
             Self::NoProcess(_) => {
@@ -48,7 +48,7 @@ impl AssumeError {
 }
 
 impl Scenario {
-    /// Changes the scenario by what a user states.
+    /// Applies the user's assumptions to the scenario.
     pub fn assume(&mut self, stated: &Value) -> Result<(), AssumeError> {
         for (key, value) in map(stated, "the document")? {
             match key.as_str() {

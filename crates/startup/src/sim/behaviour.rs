@@ -6,10 +6,10 @@ use super::actor::Part;
 use crate::kubelet::{Millis, StartError};
 use crate::network::Capture;
 
-/// Something a process connects to again and again.
+/// A destination that a process connects to repeatedly.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Target {
-    /// Name, for telling several apart.
+    /// Name, to distinguish several targets.
     pub name: String,
     /// Address, when known.
     pub address: Option<IpAddr>,
@@ -17,14 +17,14 @@ pub struct Target {
     pub port: Option<u16>,
 }
 
-/// What a process is for.
+/// The role of a process in the mesh.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Role {
-    /// Anything that is none of the others.
+    /// A process without a role in the mesh.
     App,
     /// The mesh's proxy with its agent.
     Proxy {
-        /// From its start until it takes traffic; its agent answers at once.
+        /// Time from its start until it takes traffic; its agent answers immediately.
         ready_after: Millis,
         /// Whether it refuses plaintext from outside.
         strict: bool,
@@ -42,9 +42,9 @@ pub enum Role {
 )]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Behaviour {
-    /// What it is for.
+    /// Its role.
     pub role: Role,
-    /// Rules it installs when it starts, whatever else it does.
+    /// Rules it installs when it starts, in addition to its role.
     pub captures: Option<Capture>,
     /// A name other than that of its part.
     pub label: Option<String>,
@@ -52,7 +52,7 @@ pub struct Behaviour {
     pub lives: Option<Millis>,
     /// Exit code at its own end.
     pub exit_code: i32,
-    /// So many first instances die early, with code 1…
+    /// This many first instances fail early, with code 1…
     pub early_deaths: u32,
     /// …after this time…
     pub early_life: Millis,
@@ -72,7 +72,7 @@ pub struct Behaviour {
     pub listens_after: Millis,
     /// Whether it answers HTTP requests with success.
     pub healthy: bool,
-    /// How long it goes on after the stop signal; `None`: for ever.
+    /// How long it keeps running after the stop signal; `None`: until it is killed.
     pub drains: Option<Millis>,
     /// Exit code after the stop signal.
     pub stop_code: i32,
@@ -106,7 +106,7 @@ impl Default for Behaviour {
 }
 
 impl Behaviour {
-    /// An entrypoint that stays, a hook or probe that ends well at once.
+    /// An entrypoint that keeps running, or a hook or probe that succeeds immediately.
     pub(super) fn default_of(part: Part) -> Self {
         let lives = match part {
             Part::Main => None,

@@ -1,7 +1,7 @@
 //! Connections the kubelet makes to the pod, for probes and hooks.
 
 use super::behaviour::Role;
-use super::world::World;
+use super::simulation::Simulation;
 use crate::kubelet::{Millis, Outcome};
 use remora_pod::spec::Handler;
 
@@ -9,7 +9,7 @@ use remora_pod::spec::Handler;
 const AGENT_PORT: u16 = 15020;
 const READY_PORT: u16 = 15021;
 
-/// What came of a connection.
+/// The result of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Answer {
     Refused,
@@ -19,7 +19,7 @@ enum Answer {
     Http(bool),
 }
 
-impl World<'_> {
+impl Simulation<'_> {
     /// One attempt of a probe the kubelet makes itself.
     pub(super) fn dial_probe(&self, now: Millis, handler: &Handler) -> Outcome {
         let ok = match handler {
@@ -35,7 +35,7 @@ impl World<'_> {
         if ok { Outcome::Success } else { Outcome::Failure }
     }
 
-    /// The one request of a hook; k8s: any HTTP answer is success, and TCP hooks are not implemented.
+    /// The single request of a hook; k8s: any HTTP response is success, and TCP hooks are not implemented.
     pub(super) fn dial_hook(&self, now: Millis, handler: &Handler) -> bool {
         match handler {
             Handler::Http {
@@ -49,7 +49,7 @@ impl World<'_> {
     }
 
     fn dial(&self, now: Millis, port: u16, path: &str) -> Answer {
-        if self.capture().is_some_and(|c| c.takes_inbound(port)) {
+        if self.capture().is_some_and(|c| c.captures_inbound(port)) {
             return self.dial_through_proxy(now, port);
         }
         let proxy = self.processes().iter().find(|p| p.is_proxy());

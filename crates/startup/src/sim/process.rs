@@ -49,17 +49,17 @@ impl Process {
     }
 
     /// Whether it never listens on anything.
-    fn is_deaf(&self) -> bool {
+    fn never_listens(&self) -> bool {
         self.dies_early() && self.behaviour.dies_deaf
     }
 
     pub(super) fn is_proxy(&self) -> bool {
-        self.alive && !self.is_deaf() && matches!(self.behaviour.role, Role::Proxy { .. })
+        self.alive && !self.never_listens() && matches!(self.behaviour.role, Role::Proxy { .. })
     }
 
     pub(super) fn listens(&self, now: Millis, port: u16) -> bool {
         self.alive
-            && !self.is_deaf()
+            && !self.never_listens()
             && self.behaviour.listens.contains(&port)
             && now >= self.started.saturating_add(self.behaviour.listens_after)
     }

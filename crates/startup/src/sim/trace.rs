@@ -1,4 +1,4 @@
-//! What came out of a simulation.
+//! The result of a simulation.
 
 use super::Scenario;
 use super::actor::{ActorRef, Part};
@@ -28,7 +28,7 @@ pub enum Change {
     Restarts(Slot, u32),
 }
 
-/// Something that happened.
+/// An event of a simulation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum What {
     /// The pod object appeared.
@@ -53,19 +53,19 @@ pub enum What {
     AgentUp(ActorRef),
     /// The proxy takes traffic.
     ProxyReady(ActorRef),
-    /// The proxy was asked to quit.
+    /// The proxy received a request to quit.
     ProxyQuit(ActorRef),
-    /// A process sees a new network state towards its nth target.
+    /// The network state of a process towards its nth target changed.
     Network(ActorRef, usize, NetState),
-    /// A lasting connection was made.
+    /// A persistent connection was established.
     ConnectionOpened(ActorRef),
-    /// A lasting connection was lost.
+    /// A persistent connection was lost.
     ConnectionBroken(ActorRef),
     /// The API shows something new.
     Published(Change),
     /// An event was written.
     Recorded(Option<Slot>, &'static str),
-    /// Somebody asked for deletion.
+    /// A client of the API server deleted the pod.
     DeleteRequested,
     /// The kubelet restarted.
     KubeletRestarted,
@@ -73,23 +73,23 @@ pub enum What {
     Removed,
 }
 
-/// Something that happened, and when.
+/// An event and its time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
-    /// When.
+    /// The time of the event.
     pub at: Millis,
-    /// What.
+    /// The event.
     pub what: What,
 }
 
 /// The network of one process towards one target.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lane {
-    /// Who.
+    /// The process.
     pub who: ActorRef,
     /// Name of the target, when it has several.
     pub target: Option<String>,
-    /// From when which state.
+    /// The network states and the times when they began.
     pub states: Vec<(Millis, NetState)>,
 }
 
@@ -104,7 +104,7 @@ pub struct Trace {
     pub status: Status,
     /// Whether the API object is gone.
     pub gone: bool,
-    /// When looking stopped.
+    /// The time when the simulation ended.
     pub end: Millis,
 }
 
@@ -173,7 +173,7 @@ impl<'a> Namer<'a> {
         }
     }
 
-    /// The runtime's word for the end of a container, which even a kill leaves.
+    /// The runtime's event for the end of a container, which it also emits after a kill.
     pub(super) fn container_exit(&self, who: ActorRef) -> String {
         format!(
             "ctr:{}{}.exit",
@@ -223,8 +223,8 @@ impl Trace {
         Namer::new(scenario).who(who)
     }
 
-    /// All names with their times. The end of a main process appears twice: as its own last word unless it was
-    /// killed, and as the runtime's.
+    /// All event names with their times. The end of a main process appears twice: as the process's own event unless it
+    /// was killed, and as the runtime's event.
     pub fn named(&self, scenario: &Scenario) -> Vec<(Millis, String)> {
         let namer = Namer::new(scenario);
         let mut out = Vec::with_capacity(self.entries.len());

@@ -1,4 +1,4 @@
-//! What is assumed of a pod nobody has said anything about.
+//! The default scenario: what is assumed of a pod without stated assumptions.
 
 use super::{Act, Actor, Behaviour, Intervention, Part, Role, Scenario, Target};
 use crate::analysis::{ActorReport, Analysis};
@@ -8,19 +8,19 @@ use crate::needs;
 use remora_pod::spec::{Container, Handler, Hook, Kind, ProbeKind};
 
 /// From the start of a proxy to its readiness.
-const PROXY_READY: Millis = 1500;
-/// How long an init container works.
-const INIT_WORKS: Millis = 500;
-/// How long the main container of a Job works.
-const JOB_WORKS: Millis = 5000;
-/// How long a pod is watched before it is deleted.
-const RUNS: Millis = 6000;
-/// How long a hook tries.
-const HOOK_TRIES: Millis = 3000;
+const PROXY_READY_AFTER: Millis = 1500;
+/// How long an init container runs.
+const INIT_DURATION: Millis = 500;
+/// How long the main container of a Job runs.
+const JOB_DURATION: Millis = 5000;
+/// How long a pod runs before it is deleted.
+const POD_RUN_DURATION: Millis = 6000;
+/// How long a hook tries to connect.
+const HOOK_TIMEOUT: Millis = 3000;
 
 impl Scenario {
-    /// The usual course of a whole life: the pod starts, runs for a few seconds, and is deleted unless it ends by
-    /// itself. A pod that cannot start is watched for half a minute.
+    /// The default scenario of a whole life: the pod starts, runs for a few seconds, and is deleted unless it ends by
+    /// itself. A pod that cannot start is simulated for half a minute.
     pub fn life(analysis: &Analysis) -> Self {
         let mut scenario = Self::usual(analysis);
         scenario.horizon = 30_000;
@@ -33,7 +33,7 @@ impl Scenario {
             let on = format!("{last}.start");
             scenario.interventions.push(Intervention {
                 on,
-                after: RUNS,
+                after: POD_RUN_DURATION,
                 act: Act::Delete(None),
             });
             scenario.horizon = scenario
@@ -72,7 +72,7 @@ fn main(analysis: &Analysis, container: &Container, report: &ActorReport) -> Beh
             0
         };
         let role = Role::Proxy {
-            ready_after: PROXY_READY,
+            ready_after: PROXY_READY_AFTER,
             strict: false,
         };
         let itself = setup.capture_at == CapturePoint::Container(report.actor.slot);
@@ -90,8 +90,8 @@ fn main(analysis: &Analysis, container: &Container, report: &ActorReport) -> Beh
         };
     }
     let lives = match container.kind {
-        Kind::Init => Some(INIT_WORKS),
-        Kind::Main if analysis.view.batch => Some(JOB_WORKS),
+        Kind::Init => Some(INIT_DURATION),
+        Kind::Main if analysis.view.batch => Some(JOB_DURATION),
         Kind::Main | Kind::Sidecar => None,
     };
     let needy = container.kind == Kind::Init && report.need.is_likely();
@@ -130,7 +130,7 @@ fn command(setup: &Setup, report: &ActorReport, part: Part) -> Behaviour {
         lives: Some(if matches!(part, Part::Probe(_)) {
             500
         } else {
-            HOOK_TRIES
+            HOOK_TIMEOUT
         }),
         targets: vec![target],
         must_connect: true,
@@ -139,7 +139,8 @@ fn command(setup: &Setup, report: &ActorReport, part: Part) -> Behaviour {
     }
 }
 
-/// The first place it is known to connect to, or any: what it would meet is of interest even if it never tries.
+/// The first known destination, or an arbitrary one: its network state is of interest even if the process never
+/// connects.
 fn targets(container: &Container) -> Vec<Target> {
     let known = needs::destinations(container);
     let first = known.first();
@@ -151,7 +152,7 @@ fn targets(container: &Container) -> Vec<Target> {
     }]
 }
 
-/// Everything somebody may ask it on, the agent on its behalf included.
+/// Every port that probes and hooks of the kubelet, or the agent on its behalf, may connect to.
 fn ports(setup: &Setup, container: &Container) -> Vec<u16> {
     let declared = container.ports.iter().map(|(_, p)| *p);
     let probed = ProbeKind::ALL
@@ -165,11 +166,11 @@ fn ports(setup: &Setup, container: &Container) -> Vec<u16> {
         Handler::Http { path, port } if *port == setup.mesh.agent_port => path
             .strip_prefix("/app-health/")
             .and_then(|rest| rest.split('/').next()?.parse().ok()),
-        other => other.dialled_port(),
+        other => other.kubelet_port(),
     });
     let mut ports: Vec<u16> = declared.chain(dialled).collect();
     if ports.is_empty() {
-        // Something for the agent to ask, where probes were rewritten and no port is declared.
+        // A port for the agent to probe, where probes were rewritten and no port is declared.
         ports.push(8080);
     }
     ports.sort_unstable();

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::{actors, yaml};
 
-/// How long a recording goes on after it was told to end.
+/// How long a recording continues after its end was requested, in milliseconds.
 const END_SLACK: u64 = 250;
 
 /// Simulates the scenario in a folder; says what does not hold.

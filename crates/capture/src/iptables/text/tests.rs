@@ -11,7 +11,7 @@ const THEIRS: &str = "*nat\n:PREROUTING ACCEPT [0:0]\n:OUTPUT ACCEPT [1:2]\n:THE
     -A OUTPUT -p tcp -m comment --comment \"not remora:\" -j THEIRS\nCOMMIT\n";
 
 #[test]
-fn only_our_rules_are_taken_out() {
+fn only_remoras_rules_are_removed() {
     let saved = "*nat\n:OUTPUT ACCEPT [0:0]\n:ISTIO_OUTPUT - [0:0]\n:ISTIO_OLD - [0:0]\n:THEIRS - [0:0]\n\
         -A OUTPUT -o eth1 -m comment --comment \"remora:0123\" -j RETURN\n\
         -A OUTPUT -j ISTIO_OUTPUT\n-A OUTPUT -j THEIRS\n-A ISTIO_OUTPUT -j RETURN\nCOMMIT\n";
@@ -21,13 +21,13 @@ fn only_our_rules_are_taken_out() {
         "*nat\n-D OUTPUT -o eth1 -m comment --comment \"remora:0123\" -j RETURN\n-D OUTPUT -j ISTIO_OUTPUT\n\
          -F ISTIO_OLD\n-F ISTIO_OUTPUT\n-X ISTIO_OLD\n-X ISTIO_OUTPUT\nCOMMIT\n"
     );
-    assert!(has_remains(saved));
-    assert!(!has_remains(THEIRS));
+    assert!(has_own_rules(saved));
+    assert!(!has_own_rules(THEIRS));
     assert_eq!(replacement(THEIRS, &[], None), "");
 }
 
 #[test]
-fn what_was_put_in_is_recognised() {
+fn installed_rules_are_recognised() {
     let rules = rules(&["-i", "*", "-b", "*", "-c", "eth1"]);
     let text = replacement(THEIRS, &rules, None);
     // As iptables-save would list it: chains with their counters, then the rules.
@@ -75,7 +75,7 @@ fn the_switch_is_recognised_and_flipped() {
         );
         for other in State::ALL {
             assert_eq!(
-                gate::state_of(&gate::flip(&saved, other).unwrap()),
+                gate::state_of(&gate::flip_input(&saved, other).unwrap()),
                 Some(other),
                 "{state} to {other}"
             );
@@ -88,7 +88,7 @@ fn the_switch_is_recognised_and_flipped() {
     }
     let plain = replacement("", &rules, None);
     assert_eq!(
-        (gate::state_of(&plain), gate::flip(&plain, State::On)),
+        (gate::state_of(&plain), gate::flip_input(&plain, State::On)),
         (None, None)
     );
     assert!(!plain.contains("ISTIO_GATE"));

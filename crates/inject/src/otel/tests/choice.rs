@@ -95,7 +95,7 @@ fn a_lookup_error_of_one_language_leaves_the_pod_alone() {
 }
 
 #[test]
-fn without_a_list_the_first_container_nobody_injected_is_meant() {
+fn without_a_list_the_first_container_that_no_injector_added_is_the_target() {
     let spec = json!({"containers": [{"name": "istio-proxy"}, {"name": "otc-container"}, {"name": "app"}, {"name": "b"}]});
     let run = case(&[("inject-java", "true")], &json!({}), spec.clone()).run();
     assert_eq!(run.container("istio-proxy"), &spec["containers"][0]);
@@ -165,7 +165,7 @@ fn several_languages_need_lists_unless_multi_is_off() {
 }
 
 #[test]
-fn languages_that_are_off_are_said_and_do_not_count() {
+fn languages_that_are_off_are_reported_and_do_not_count() {
     let short = [("inject-go", "gone"), ("inject-java", "true")];
     let mut given = case(&short, &json!({}), app());
     given.operator = Operator::default();
@@ -242,7 +242,7 @@ fn malformed_pods_are_left_alone() {
 }
 
 #[test]
-fn annotations_without_effect_are_said() {
+fn annotations_without_effect_are_reported() {
     let mut given = case(
         &[("inject-jav", "true"), ("nginx-container-names", "app")],
         &json!({}),
@@ -262,7 +262,7 @@ fn annotations_without_effect_are_said() {
 }
 
 #[test]
-fn a_list_of_a_million_names_is_refused_at_once() {
+fn a_list_of_a_million_names_is_refused_immediately() {
     let long = "a,".repeat(500_000);
     let short = [("inject-java", "true"), ("container-names", long.as_str())];
     let run = case(&short, &json!({}), app()).run();

@@ -145,7 +145,7 @@ fn a_value_cannot_smuggle_in_attributes() {
 }
 
 #[test]
-fn indirect_attributes_are_left_alone_and_said() {
+fn indirect_attributes_are_left_alone_and_reported() {
     let mut given = case(&[("inject-sdk", "true")], &json!({}), app());
     let entry = json!({"name": "OTEL_RESOURCE_ATTRIBUTES", "valueFrom": {"configMapKeyRef": {"name": "c", "key": "k"}}});
     given.spec["containers"][0]["env"] = json!([entry]);

@@ -1,4 +1,4 @@
-//! Second passes, and pods that somebody else instrumented.
+//! Second passes, and pods that another tool instrumented.
 
 use serde_json::{Value, json};
 
@@ -30,7 +30,7 @@ fn every_language_is_injected_once() {
 }
 
 #[test]
-fn a_language_asked_for_later_is_added() {
+fn a_language_requested_later_is_added() {
     let mut given = case(
         &[("inject-java", "true"), ("container-names", "app")],
         &json!({}),

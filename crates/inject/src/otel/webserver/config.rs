@@ -127,7 +127,7 @@ fn defaults(
         .collect())
 }
 
-/// Derived values stand unquoted in the file.
+/// Derived values are not quoted in the file.
 fn one_word(what: &str, value: &str) -> Result<(), String> {
     let bad = |c: char| c.is_control() || c.is_whitespace() || ";{}\"'\\#$|&<>".contains(c);
     if value.chars().any(bad) {

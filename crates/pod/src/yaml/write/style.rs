@@ -38,7 +38,7 @@ pub(super) fn choose(text: &str, is_key: bool, in_line: bool) -> Style {
     }
 }
 
-/// Whether a key cannot stand in one line with its value.
+/// Whether a key cannot be on one line with its value.
 pub(super) fn is_multiline(text: &str) -> bool {
     text.chars()
         .any(|c| matches!(c, '\n' | '\r' | '\u{85}' | '\u{2028}' | '\u{2029}'))
@@ -59,7 +59,7 @@ struct Shape {
     trailing_space: bool,
     /// A blank at the end of a line.
     space_before_break: bool,
-    /// Characters that mean something to YAML where they stand.
+    /// Characters that have a meaning in YAML at their position.
     indicators: bool,
 }
 

@@ -1,19 +1,19 @@
-//! Processes from their start to their end, and what they see of the network between.
+//! Processes from their start to their end, and their network state in between.
 
 use super::actor::{Actor, ActorRef, Part};
 use super::behaviour::Role;
 use super::process::{Pid, Process};
+use super::simulation::{Due, KILLED_EXIT_CODE, Simulation};
 use super::trace::{What, lanes_of};
-use super::world::{Due, KILLED, World};
 use crate::kubelet::{Event, Millis, Outcome};
 use crate::network::{self, Flow, NetState};
 use remora_pod::spec::{Handler, Hook, ProbeKind, Slot};
 
-const SAMPLE_EVERY: Millis = 100;
-const AWAIT_EVERY: Millis = 500;
-const CAPTURE_TAKES: Millis = 8;
+const SAMPLE_INTERVAL: Millis = 100;
+const HOOK_POLL_INTERVAL: Millis = 500;
+const CAPTURE_DURATION: Millis = 8;
 
-impl World<'_> {
+impl Simulation<'_> {
     pub(super) fn launch_container(&mut self, slot: Slot) {
         let actor = Actor {
             slot,
@@ -56,7 +56,7 @@ impl World<'_> {
         let timeout = self.scenario.view.containers[slot]
             .probe(kind)
             .map_or(1, |p| p.timeout);
-        self.later(timeout.saturating_mul(1000), Due::Timeout(pid));
+        self.schedule(timeout.saturating_mul(1000), Due::Timeout(pid));
     }
 
     fn launch(&mut self, actor: Actor) -> Pid {
@@ -75,45 +75,45 @@ impl World<'_> {
         let listens = process.is_proxy();
         let captures = listens && process.behaviour.captures.is_some();
         self.processes.push(process);
-        self.note(What::Started(who));
+        self.record(What::Started(who));
         match role {
             Role::Proxy { ready_after, .. } if listens => {
-                self.note(What::AgentUp(who));
-                self.later(ready_after, Due::ProxyReady(pid));
+                self.record(What::AgentUp(who));
+                self.schedule(ready_after, Due::ProxyReady(pid));
             }
             Role::App | Role::Proxy { .. } => {}
-            Role::Capture(_) => self.later(CAPTURE_TAKES, Due::RulesIn(pid)),
-            Role::AwaitProxy(_) => self.later(0, Due::Poll(pid)),
+            Role::Capture(_) => self.schedule(CAPTURE_DURATION, Due::RulesIn(pid)),
+            Role::AwaitProxy(_) => self.schedule(0, Due::Poll(pid)),
         }
         if captures {
-            self.later(CAPTURE_TAKES, Due::RulesIn(pid));
+            self.schedule(CAPTURE_DURATION, Due::RulesIn(pid));
         }
         if let Some(early) = early {
-            self.later(early, Due::End(pid));
+            self.schedule(early, Due::End(pid));
         } else if let Some(lives) = lives {
-            self.later(lives, Due::End(pid));
+            self.schedule(lives, Due::End(pid));
         }
         self.sample(pid);
         pid
     }
 
-    pub(super) fn rules_in(&mut self, pid: Pid) {
+    pub(super) fn install_rules(&mut self, pid: Pid) {
         let process = &self.processes[pid];
         let (rules, ends) = match (&process.behaviour.role, &process.behaviour.captures) {
             (Role::Capture(rules), _) => (rules, true),
             (_, Some(rules)) => (rules, false),
             _ => return,
         };
-        // A proxy that starts again finds its rules in place.
+        // The rules of a restarted proxy are already installed.
         if !process.alive || (!ends && self.capture.as_ref() == Some(rules)) {
             return;
         }
         let who = process.who;
         self.capture = Some(rules.clone());
         self.upheavals += 1;
-        self.note(What::Captured(Some(who)));
+        self.record(What::Captured(Some(who)));
         if ends {
-            self.later(2, Due::End(pid));
+            self.schedule(2, Due::End(pid));
         }
     }
 
@@ -131,7 +131,7 @@ impl World<'_> {
             self.end(pid, 1, false);
         } else {
             let left = process.started.saturating_add(limit).saturating_sub(self.now);
-            self.later(AWAIT_EVERY.min(left), Due::Poll(pid));
+            self.schedule(HOOK_POLL_INTERVAL.min(left), Due::Poll(pid));
         }
     }
 
@@ -156,7 +156,7 @@ impl World<'_> {
         network::state(capture, &flow, self.proxy_up())
     }
 
-    /// Looks at the network from inside a process, as a process that connects again and again does.
+    /// Records the network state of a process, as a process that connects repeatedly sees it.
     pub(super) fn sample(&mut self, pid: Pid) {
         if !self.processes[pid].alive {
             return;
@@ -171,27 +171,27 @@ impl World<'_> {
             }
             if self.processes[pid].seen[target].as_ref() != Some(&state) {
                 self.processes[pid].seen[target] = Some(state.clone());
-                self.see(who, target, state.clone());
-                self.note(What::Network(who, target, state));
+                self.record_state(who, target, state.clone());
+                self.record(What::Network(who, target, state));
             }
         }
         let process = &mut self.processes[pid];
         process.connected_once |= works;
         if works && process.behaviour.ends_connected {
-            self.later(1, Due::End(pid));
+            self.schedule(1, Due::End(pid));
         } else if !process.seen.is_empty() {
-            self.later(SAMPLE_EVERY, Due::Sample(pid));
+            self.schedule(SAMPLE_INTERVAL, Due::Sample(pid));
         }
     }
 
-    fn see(&mut self, who: ActorRef, target: usize, state: NetState) {
+    fn record_state(&mut self, who: ActorRef, target: usize, state: NetState) {
         let now = self.now;
         if let Some(lane) = self.network.iter_mut().filter(|l| l.who == who).nth(target) {
             lane.states.push((now, state));
         }
     }
 
-    /// A lasting connection breaks at its next packet when rules appear under it or its proxy dies.
+    /// A persistent connection breaks at its next packet when rules are installed or its proxy ends.
     fn keep_connection(&mut self, pid: Pid, state: &NetState) {
         let upheavals = self.upheavals;
         let process = &mut self.processes[pid];
@@ -202,11 +202,11 @@ impl World<'_> {
         match &process.connection {
             Some((_, then)) if *then != upheavals => {
                 process.connection = None;
-                self.note(What::ConnectionBroken(who));
+                self.record(What::ConnectionBroken(who));
             }
             None if state.works() => {
                 process.connection = Some((state.clone(), upheavals));
-                self.note(What::ConnectionOpened(who));
+                self.record(What::ConnectionOpened(who));
             }
             _ => {}
         }
@@ -223,7 +223,7 @@ impl World<'_> {
         }
         self.processes[pid].alive = false;
         let who = self.processes[pid].who;
-        self.note(What::Exited(who, code, killed));
+        self.record(What::Exited(who, code, killed));
         let slot = who.actor.slot;
         match who.actor.part {
             Part::Main => {
@@ -246,7 +246,7 @@ impl World<'_> {
     fn end_execs(&mut self, slot: Slot) {
         for pid in 0..self.processes.len() {
             if self.processes[pid].alive && self.processes[pid].who.actor.slot == slot {
-                self.end(pid, KILLED, true);
+                self.end(pid, KILLED_EXIT_CODE, true);
             }
         }
     }

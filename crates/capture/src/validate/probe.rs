@@ -1,4 +1,4 @@
-//! Real connections on every path.
+//! Probes: real connections on every path.
 
 use super::{Check, Verdict};
 use crate::facts;
@@ -17,9 +17,9 @@ use std::os::fd::AsFd;
 use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
-/// One knock: from whom, where to, and where it should arrive.
+/// One probe: the sending user and group, the destination, and the port where it should arrive.
 #[derive(Debug, Clone, Copy)]
-struct Knock {
+struct Probe {
     protocol: Protocol,
     owner: (u32, u32),
     from: Option<IpAddr>,
@@ -27,8 +27,8 @@ struct Knock {
     arrives: u16,
 }
 
-/// Knocks on every path that the intent opens.
-pub(super) fn all(settings: &Settings, intent: &Intent, plan: &Plan) -> Vec<Check> {
+/// Probes every path that the intent captures.
+pub(super) fn run(settings: &Settings, intent: &Intent, plan: &Plan) -> Vec<Check> {
     let mut numbered = plan.clone();
     if let Err(error) = facts::resolve_owners(&mut numbered) {
         return vec![Check {
@@ -36,15 +36,15 @@ pub(super) fn all(settings: &Settings, intent: &Intent, plan: &Plan) -> Vec<Chec
             verdict: Verdict::NotChecked(error.to_string()),
         }];
     }
-    let knocks = knocks(&Evaluator::new(&numbered, State::Closed), settings, intent);
-    // All at once, so that a broken namespace takes one patience and not one per path.
+    let probes = probes(&Evaluator::new(&numbered, State::Closed), settings, intent);
+    // All probes run concurrently, so that a broken namespace takes one timeout and not one per path.
     std::thread::scope(|scope| {
-        let running: Vec<_> = knocks
+        let running: Vec<_> = probes
             .into_iter()
-            .map(|(what, knock)| {
-                let work = move || match knock {
+            .map(|(what, probe)| {
+                let work = move || match probe {
                     None => Verdict::NotChecked("these options capture nothing on this path".into()),
-                    Some(knock) => perform(&knock, settings.probe_timeout),
+                    Some(probe) => run_probe(&probe, settings.probe_timeout),
                 };
                 (what, scope.spawn(work))
             })
@@ -58,26 +58,26 @@ pub(super) fn all(settings: &Settings, intent: &Intent, plan: &Plan) -> Vec<Chec
     })
 }
 
-fn knocks(evaluator: &Evaluator<'_>, settings: &Settings, intent: &Intent) -> Vec<(String, Option<Knock>)> {
+fn probes(evaluator: &Evaluator<'_>, settings: &Settings, intent: &Intent) -> Vec<(String, Option<Probe>)> {
     let families: &[bool] = if intent.ipv6 { &[false, true] } else { &[false] };
-    let mut knocks = Vec::new();
+    let mut probes = Vec::new();
     for ipv6 in families {
         let name = if *ipv6 { "IPv6" } else { "IPv4" };
         let inbound = inbound(settings, intent, *ipv6);
-        knocks.push((
+        probes.push((
             format!("{name} connections of the proxy to its own pod"),
             Some(inbound),
         ));
         let outbound = outbound(evaluator, settings, intent, *ipv6);
-        knocks.push((format!("{name} connections of the application"), outbound));
+        probes.push((format!("{name} connections of the application"), outbound));
         if intent.dns != Dns::Off {
             for protocol in [Protocol::Tcp, Protocol::Udp] {
                 let what = format!("{name} name queries over {}", protocol.name().to_uppercase());
-                knocks.push((what, dns(evaluator, intent, protocol, *ipv6)));
+                probes.push((what, dns(evaluator, intent, protocol, *ipv6)));
             }
         }
     }
-    knocks
+    probes
 }
 
 fn loopback(ipv6: bool) -> IpAddr {
@@ -88,25 +88,25 @@ fn loopback(ipv6: bool) -> IpAddr {
     }
 }
 
-// istio: the same knock: the proxy's user, from loopback, to an address that is on lo but does not count as
+// istio: the same probe: the proxy's user, from loopback, to an address that is on lo but does not count as
 // loopback.
-fn inbound(settings: &Settings, intent: &Intent, ipv6: bool) -> Knock {
+fn inbound(settings: &Settings, intent: &Intent, ipv6: bool) -> Probe {
     let to: IpAddr = if ipv6 {
         PASSTHROUGH_V6.into()
     } else {
         PASSTHROUGH_V4.into()
     };
-    Knock {
+    Probe {
         protocol: Protocol::Tcp,
-        owner: proxy(intent),
+        owner: proxy_ids(intent),
         from: Some(loopback(ipv6)),
         to: SocketAddr::new(to, settings.probe_port),
         arrives: intent.inbound_port,
     }
 }
 
-/// Somebody who is the proxy: ourselves, if we are.
-fn proxy(intent: &Intent) -> (u32, u32) {
+/// A user and group that the rules treat as the proxy: those of this process, if they do.
+fn proxy_ids(intent: &Intent) -> (u32, u32) {
     let (uid, gid) = privilege::ids();
     if intent.proxy_uids.contains(&Owner::Id(uid)) || intent.proxy_gids.contains(&Owner::Id(gid)) {
         return (uid, gid);
@@ -126,13 +126,13 @@ fn proxy(intent: &Intent) -> (u32, u32) {
     )
 }
 
-/// Users to try as an application: ourselves, then nobody, then any.
-fn applications() -> [(u32, u32); 3] {
+/// Users and groups to probe as an application: those of this process, then the overflow ids, then arbitrary ones.
+fn application_ids() -> [(u32, u32); 3] {
     [privilege::ids(), (65_534, 65_534), (54_321, 54_321)]
 }
 
-fn outbound(evaluator: &Evaluator<'_>, settings: &Settings, intent: &Intent, ipv6: bool) -> Option<Knock> {
-    // Addresses for documentation first: nobody is there, whatever happens.
+fn outbound(evaluator: &Evaluator<'_>, settings: &Settings, intent: &Intent, ipv6: bool) -> Option<Probe> {
+    // Addresses for documentation first: no host has them, so an escaped probe reaches no host.
     let mut targets: Vec<IpAddr> = vec![if ipv6 {
         Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into()
     } else {
@@ -153,7 +153,7 @@ fn outbound(evaluator: &Evaluator<'_>, settings: &Settings, intent: &Intent, ipv
     first_captured(evaluator, candidates, Protocol::Tcp, intent.outbound_port)
 }
 
-fn dns(evaluator: &Evaluator<'_>, intent: &Intent, protocol: Protocol, ipv6: bool) -> Option<Knock> {
+fn dns(evaluator: &Evaluator<'_>, intent: &Intent, protocol: Protocol, ipv6: bool) -> Option<Probe> {
     let documentation: IpAddr = if ipv6 {
         Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 0x53).into()
     } else {
@@ -172,15 +172,15 @@ fn dns(evaluator: &Evaluator<'_>, intent: &Intent, protocol: Protocol, ipv6: boo
     )
 }
 
-/// The first destination, as the first application, that should be redirected to the port.
+/// The first combination of application and destination that the rules redirect to the port.
 fn first_captured(
     evaluator: &Evaluator<'_>,
     targets: impl Iterator<Item = SocketAddr>,
     protocol: Protocol,
     arrives: u16,
-) -> Option<Knock> {
+) -> Option<Probe> {
     let targets: Vec<SocketAddr> = targets.collect();
-    applications().iter().find_map(|owner| {
+    application_ids().iter().find_map(|owner| {
         let captured = targets.iter().find(|to| {
             let packet = Packet {
                 direction: Direction::Out {
@@ -196,7 +196,7 @@ fn first_captured(
             };
             evaluator.decide(&packet).fate == Fate::Redirected(arrives)
         })?;
-        Some(Knock {
+        Some(Probe {
             protocol,
             owner: *owner,
             from: None,
@@ -206,118 +206,118 @@ fn first_captured(
     })
 }
 
-/// Knocks, on a thread of its own: it becomes the owner for good.
-fn perform(knock: &Knock, patience: Duration) -> Verdict {
-    if knock.owner != privilege::ids()
+/// Runs one probe. Must run on its own thread, because the thread changes its user and cannot change back.
+fn run_probe(probe: &Probe, timeout: Duration) -> Verdict {
+    if probe.owner != privilege::ids()
         && !(privilege::has(privilege::SETUID) && privilege::has(privilege::SETGID))
     {
-        let who = if knock.from.is_some() {
+        let who = if probe.from.is_some() {
             "as the proxy's user"
         } else {
             "as another user than the proxy's"
         };
         return Verdict::NotChecked(format!("must run {who}, or be able to become one"));
     }
-    let at = SocketAddr::new(loopback(knock.to.is_ipv6()), knock.arrives);
+    let at = SocketAddr::new(loopback(probe.to.is_ipv6()), probe.arrives);
     let options = TcpOptions {
         reuse_port: true,
         ..TcpOptions::default()
     };
-    let door = match knock.protocol {
-        Protocol::Tcp => options.listen(at).map(Door::Tcp),
-        Protocol::Udp => options.udp(at).map(Door::Udp),
+    let listener = match probe.protocol {
+        Protocol::Tcp => options.listen(at).map(ProbeListener::Tcp),
+        Protocol::Udp => options.udp(at).map(ProbeListener::Udp),
     };
-    match door {
+    match listener {
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
-            Verdict::NotChecked(format!("somebody listens on {at} already"))
+            Verdict::NotChecked(format!("another process listens on {at} already"))
         }
         Err(error) => Verdict::NotChecked(format!("cannot listen on {at}: {error}")),
-        Ok(door) => {
-            if knock.owner != privilege::ids()
-                && let Err(error) = privilege::become_user(knock.owner.0, knock.owner.1)
+        Ok(listener) => {
+            if probe.owner != privilege::ids()
+                && let Err(error) = privilege::become_user(probe.owner.0, probe.owner.1)
             {
-                return Verdict::NotChecked(format!("cannot become user {}: {error}", knock.owner.0));
+                return Verdict::NotChecked(format!("cannot become user {}: {error}", probe.owner.0));
             }
-            door.wait_for(knock, Instant::now() + patience)
+            listener.wait_for(probe, Instant::now() + timeout)
         }
     }
 }
 
-/// One packet, or one connection attempt; it need not succeed.
-fn attempt(knock: &Knock) -> io::Result<()> {
-    let bind = knock.from.map(|ip| SocketAddr::new(ip, 0));
+/// Sends one datagram or makes one connection attempt; the connection need not succeed.
+fn send_probe(probe: &Probe) -> io::Result<()> {
+    let bind = probe.from.map(|ip| SocketAddr::new(ip, 0));
     let options = TcpOptions {
         bind,
         ..TcpOptions::default()
     };
-    match knock.protocol {
-        Protocol::Tcp => options.connect(knock.to, Duration::from_millis(500)).map(drop),
+    match probe.protocol {
+        Protocol::Tcp => options.connect(probe.to, Duration::from_millis(500)).map(drop),
         Protocol::Udp => {
-            let any: IpAddr = if knock.to.is_ipv6() {
+            let any: IpAddr = if probe.to.is_ipv6() {
                 Ipv6Addr::UNSPECIFIED.into()
             } else {
                 Ipv4Addr::UNSPECIFIED.into()
             };
             let bind = bind.unwrap_or_else(|| SocketAddr::new(any, 0));
-            options.udp(bind)?.send_to(QUERY, knock.to).map(drop)
+            options.udp(bind)?.send_to(UDP_PAYLOAD, probe.to).map(drop)
         }
     }
 }
 
-const QUERY: &[u8] = b"remora validation";
+const UDP_PAYLOAD: &[u8] = b"remora validation";
 
-enum Door {
+enum ProbeListener {
     Tcp(TcpListener),
     Udp(UdpSocket),
 }
 
-impl Door {
-    fn wait_for(&self, knock: &Knock, end: Instant) -> Verdict {
+impl ProbeListener {
+    fn wait_for(&self, probe: &Probe, end: Instant) -> Verdict {
         loop {
-            let tried = attempt(knock);
+            let sent = send_probe(probe);
             // Also the pause between two attempts.
             while self.is_ready(Duration::from_millis(100)) && Instant::now() < end {
-                if self.is_ours(knock) {
+                if self.is_this_probe(probe) {
                     return Verdict::Passed;
                 }
             }
-            if let Err(error) = &tried
+            if let Err(error) = &sent
                 && error.kind() == io::ErrorKind::NetworkUnreachable
             {
-                return Verdict::NotChecked(format!("there is no route to {}", knock.to));
+                return Verdict::NotChecked(format!("there is no route to {}", probe.to));
             }
             if Instant::now() >= end {
-                let result = tried.err().map(|error| format!(" ({error})")).unwrap_or_default();
+                let result = sent.err().map(|error| format!(" ({error})")).unwrap_or_default();
                 return Verdict::Failed(format!(
                     "{} did not arrive at port {}{result}",
-                    knock.to, knock.arrives
+                    probe.to, probe.arrives
                 ));
             }
         }
     }
 
-    fn is_ready(&self, patience: Duration) -> bool {
+    fn is_ready(&self, timeout: Duration) -> bool {
         let fd = match self {
             Self::Tcp(listener) => listener.as_fd(),
             Self::Udp(socket) => socket.as_fd(),
         };
-        readable(&[fd], patience).is_ok_and(|ready| ready == [true])
+        readable(&[fd], timeout).is_ok_and(|ready| ready == [true])
     }
 
-    /// Whether what arrived is our knock: others may knock too.
-    fn is_ours(&self, knock: &Knock) -> bool {
+    /// Whether what arrived is this probe: other clients may connect to the same port.
+    fn is_this_probe(&self, probe: &Probe) -> bool {
         match self {
             Self::Tcp(listener) => {
                 let Ok((stream, _)) = listener.accept() else {
                     return false;
                 };
-                original_destination(&stream).is_ok_and(|to| to == knock.to)
+                original_destination(&stream).is_ok_and(|to| to == probe.to)
             }
             Self::Udp(socket) => {
                 let mut bytes = [0; 64];
                 socket
                     .recv_from(&mut bytes)
-                    .is_ok_and(|(length, _)| bytes.get(..length) == Some(QUERY))
+                    .is_ok_and(|(length, _)| bytes.get(..length) == Some(UDP_PAYLOAD))
             }
         }
     }

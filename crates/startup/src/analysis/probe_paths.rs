@@ -1,32 +1,32 @@
-//! Probes and hooks the kubelet makes itself, from the node.
+//! Probes and hooks for which the kubelet itself connects to the pod, from the node.
 
 use crate::mesh::{CapturePoint, Mode, Setup};
 use crate::sim::Part;
 use remora_pod::spec::{Container, Handler, Hook, Kind, PodView, ProbeKind, Slot};
 
-/// Which way a connection of the kubelet goes.
+/// The path of a connection of the kubelet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Path {
     /// Inside the container; the kubelet does not connect.
     Exec,
     /// Straight to the process.
     Direct,
-    /// To the agent beside the proxy, which asks the process.
+    /// To the agent in the proxy's container, which probes the process.
     Agent,
     /// Through the proxy.
     Proxy,
-    /// Past the node's proxy.
+    /// Bypasses the node's proxy.
     Bypass,
-    /// The kubelet cannot do it at all.
+    /// The kubelet does not support it.
     Impossible,
 }
 
-/// How it fares under the mesh.
+/// The result of a probe or hook under the mesh.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// It tells the truth as soon as it is made.
+    /// It gives the correct result from the first attempt.
     Works,
-    /// Refused until the agent or the proxy runs; then it tells the truth.
+    /// Refused until the agent or the proxy runs; then it gives the correct result.
     RefusedUntilProxy,
     /// It cannot succeed while the proxy cannot start.
     NeverBeforeProxy,
@@ -34,7 +34,7 @@ pub enum Verdict {
     Fails,
 }
 
-/// What changes when the mesh demands mTLS of everybody.
+/// What changes when the mesh requires mTLS (STRICT).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Strict {
     /// Nothing.
@@ -48,15 +48,15 @@ pub enum Strict {
 /// One probe or hook.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProbeReport {
-    /// Whose.
+    /// The container.
     pub slot: Slot,
-    /// Which.
+    /// The probe or hook.
     pub part: Part,
-    /// Which way it goes.
+    /// The path of its connection.
     pub path: Path,
-    /// How it fares.
+    /// Its result.
     pub verdict: Verdict,
-    /// How it fares when mTLS is demanded.
+    /// Its result when the mesh requires mTLS.
     pub strict: Strict,
     /// Whether it succeeds although the application does not listen.
     pub lies: bool,
@@ -123,7 +123,7 @@ fn path(setup: &Setup, slot: Slot, container: &Container, part: Part, handler: &
         Handler::Tcp(_) | Handler::Grpc(_) if hook => return Path::Impossible,
         _ => {}
     }
-    let Some(number) = handler.dialled_port() else {
+    let Some(number) = handler.kubelet_port() else {
         return Path::Impossible;
     };
     let own = setup.is_mesh(container);
@@ -134,7 +134,7 @@ fn path(setup: &Setup, slot: Slot, container: &Container, part: Part, handler: &
     match setup.mode {
         Mode::None => Path::Direct,
         Mode::Ambient => Path::Bypass,
-        _ if !setup.capture.takes_inbound(number) => Path::Direct,
+        _ if !setup.capture.captures_inbound(number) => Path::Direct,
         _ if is_before_capture(setup, slot, container, part) => Path::Direct,
         _ => Path::Proxy,
     }

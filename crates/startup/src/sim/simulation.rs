@@ -10,11 +10,11 @@ use crate::kubelet::{Action, Event, Kubelet, Millis, Outcome, Status};
 use crate::network::Capture;
 use remora_pod::spec::{Handler, Hook, PodView, ProbeKind, Slot};
 
-pub(super) const KILLED: i32 = 137;
-/// More events than any sane scenario has; a guard against a scenario that never gets anywhere.
-const EVENT_LIMIT: usize = 500_000;
+pub(super) const KILLED_EXIT_CODE: i32 = 137;
+/// Maximum number of events: more than any realistic scenario has, so that every simulation ends.
+const MAX_EVENTS: usize = 500_000;
 
-/// Something that is due.
+/// A scheduled event.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Due {
     SandboxUp,
@@ -36,7 +36,7 @@ pub(super) enum Due {
     KubeletBack,
 }
 
-pub(super) struct World<'a> {
+pub(super) struct Simulation<'a> {
     pub(super) scenario: &'a Scenario,
     namer: Namer<'a>,
     pub(super) now: Millis,
@@ -60,7 +60,7 @@ pub(super) struct World<'a> {
     over: bool,
 }
 
-impl<'a> World<'a> {
+impl<'a> Simulation<'a> {
     pub(super) fn new(scenario: &'a Scenario) -> Self {
         let kubelet = Kubelet::new(scenario.view.clone(), scenario.kubelet.clone());
         let seen = kubelet.status().clone();
@@ -100,11 +100,11 @@ impl<'a> World<'a> {
     }
 
     pub(super) fn run(mut self) -> Trace {
-        self.note(What::Created);
-        self.note(What::Published(Change::Phase(self.seen.phase)));
-        self.talk();
+        self.record(What::Created);
+        self.record(What::Published(Change::Phase(self.seen.phase)));
+        self.deliver_events();
         let mut events = 0;
-        while !self.over && events < EVENT_LIMIT && self.advance() {
+        while !self.over && events < MAX_EVENTS && self.advance() {
             events += 1;
         }
         Trace {
@@ -116,7 +116,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Goes on to the next thing due; false when there is none within the horizon.
+    /// Advances the clock to the next scheduled event; false if there is none before the end.
     fn advance(&mut self) -> bool {
         let own = self.queue.first_key_value().map(|((at, _), _)| *at);
         let kubelet = if self.kubelet_down {
@@ -136,22 +136,22 @@ impl<'a> World<'a> {
         if own == Some(next)
             && let Some((_, due)) = self.queue.pop_first()
         {
-            self.happen(due);
+            self.handle_due(due);
         } else {
             self.inbox.push_back(Event::Tick);
         }
-        self.talk();
+        self.deliver_events();
         true
     }
 
-    pub(super) fn later(&mut self, after: Millis, due: Due) {
+    pub(super) fn schedule(&mut self, after: Millis, due: Due) {
         self.sequence += 1;
-        let at = self.now.saturating_add(after).saturating_add(self.late());
+        let at = self.now.saturating_add(after).saturating_add(self.random_delay());
         self.queue.insert((at, self.sequence), due);
     }
 
-    /// How much too late the next thing comes.
-    fn late(&mut self) -> Millis {
+    /// The random delay of the next event.
+    fn random_delay(&mut self) -> Millis {
         if self.scenario.latency.lateness == 0 {
             return 0;
         }
@@ -163,47 +163,47 @@ impl<'a> World<'a> {
         (x ^ (x >> 31)) % (self.scenario.latency.lateness + 1)
     }
 
-    /// Hands the kubelet its mail and carries out what it wants, until it is silent.
-    fn talk(&mut self) {
+    /// Delivers pending events to the kubelet and executes its actions, until there are none left.
+    fn deliver_events(&mut self) {
         while !self.kubelet_down
             && let Some(event) = self.inbox.pop_front()
         {
             for action in self.kubelet.step(self.now, event) {
-                self.carry_out(action);
+                self.execute(action);
             }
         }
     }
 
-    pub(super) fn note(&mut self, what: What) {
+    pub(super) fn record(&mut self, what: What) {
         for index in 0..self.fired.len() {
             let wish = &self.scenario.interventions[index];
             if !self.fired[index] && self.namer.id(&what) == wish.on {
                 self.fired[index] = true;
-                self.later(wish.after, Due::Intervene(index));
+                self.schedule(wish.after, Due::Intervene(index));
             }
         }
         self.entries.push(Entry { at: self.now, what });
     }
 
-    fn carry_out(&mut self, action: Action) {
+    fn execute(&mut self, action: Action) {
         let latency = &self.scenario.latency;
         match action {
-            Action::CreateSandbox => self.later(latency.sandbox, Due::SandboxUp),
-            Action::StopSandbox => self.later(latency.sandbox_stop, Due::SandboxDown),
-            Action::Start(slot, _) => self.later(latency.start, Due::Launch(slot)),
+            Action::CreateSandbox => self.schedule(latency.sandbox, Due::SandboxUp),
+            Action::StopSandbox => self.schedule(latency.sandbox_stop, Due::SandboxDown),
+            Action::Start(slot, _) => self.schedule(latency.start, Due::Launch(slot)),
             Action::RunHook(slot, hook) => self.run_hook(slot, hook),
             Action::RunProbe(slot, kind) => self.run_probe(slot, kind),
             Action::Stop(slot, grace) => self.stop(slot, grace),
             Action::Publish(status) => {
                 for change in changes(&self.seen, &status) {
-                    self.note(What::Published(change));
+                    self.record(What::Published(change));
                 }
                 self.seen = *status;
             }
-            Action::Record(slot, reason) => self.note(What::Recorded(slot, reason)),
+            Action::Record(slot, reason) => self.record(What::Recorded(slot, reason)),
             Action::Removed => {
                 self.gone = true;
-                self.note(What::Removed);
+                self.record(What::Removed);
             }
             Action::AbandonHook(..) => {}
         }
@@ -212,12 +212,12 @@ impl<'a> World<'a> {
     fn run_hook(&mut self, slot: Slot, hook: Hook) {
         let latency = &self.scenario.latency;
         match self.scenario.view.containers[slot].hook(hook) {
-            Some(Handler::Exec(_)) => self.later(latency.exec, Due::LaunchHook(slot, hook)),
+            Some(Handler::Exec(_)) => self.schedule(latency.exec, Due::LaunchHook(slot, hook)),
             Some(Handler::Sleep(seconds)) => {
-                self.later(seconds.saturating_mul(1000), Due::HookOver(slot, hook, true));
+                self.schedule(seconds.saturating_mul(1000), Due::HookOver(slot, hook, true));
             }
-            Some(_) => self.later(latency.dial, Due::LaunchHook(slot, hook)),
-            None => self.later(0, Due::HookOver(slot, hook, true)),
+            Some(_) => self.schedule(latency.dial, Due::LaunchHook(slot, hook)),
+            None => self.schedule(0, Due::HookOver(slot, hook, true)),
         }
     }
 
@@ -226,10 +226,10 @@ impl<'a> World<'a> {
             return;
         };
         if matches!(probe.handler, Handler::Exec(_)) {
-            self.later(self.scenario.latency.exec, Due::LaunchProbe(slot, kind));
+            self.schedule(self.scenario.latency.exec, Due::LaunchProbe(slot, kind));
         } else {
             let outcome = self.dial_probe(self.now, &probe.handler);
-            self.later(2, Due::ProbeOver(slot, kind, outcome));
+            self.schedule(2, Due::ProbeOver(slot, kind, outcome));
         }
     }
 
@@ -237,12 +237,12 @@ impl<'a> World<'a> {
         let Some(pid) = self.main_of(slot) else { return };
         if !self.processes[pid].signalled {
             self.processes[pid].signalled = true;
-            self.note(What::Signalled(self.processes[pid].who));
+            self.record(What::Signalled(self.processes[pid].who));
             if let Some(drain) = self.processes[pid].behaviour.drains {
-                self.later(drain.max(1), Due::Stopped(pid));
+                self.schedule(drain.max(1), Due::Stopped(pid));
             }
         }
-        self.later(grace, Due::Kill(pid));
+        self.schedule(grace, Due::Kill(pid));
     }
 
     pub(super) fn main_of(&self, slot: Slot) -> Option<Pid> {
@@ -255,12 +255,12 @@ impl<'a> World<'a> {
             .rposition(|p| p.alive && p.who.actor == wanted)
     }
 
-    fn happen(&mut self, due: Due) {
+    fn handle_due(&mut self, due: Due) {
         match due {
             Due::SandboxUp => self.sandbox_up(),
             Due::SandboxDown => {
                 self.capture = None;
-                self.note(What::SandboxRemoved);
+                self.record(What::SandboxRemoved);
                 self.inbox.push_back(Event::SandboxStopped);
             }
             Due::Launch(slot) => self.launch_container(slot),
@@ -268,12 +268,12 @@ impl<'a> World<'a> {
             Due::LaunchProbe(slot, kind) => self.launch_probe(slot, kind),
             Due::HookOver(slot, hook, ok) => self.inbox.push_back(Event::HookDone(slot, hook, ok)),
             Due::ProbeOver(slot, kind, outcome) => self.inbox.push_back(Event::Probed(slot, kind, outcome)),
-            Due::Timeout(pid) | Due::Kill(pid) => self.end(pid, KILLED, true),
+            Due::Timeout(pid) | Due::Kill(pid) => self.end(pid, KILLED_EXIT_CODE, true),
             Due::ProxyReady(pid) if self.processes[pid].alive => {
                 self.processes[pid].ready = true;
-                self.note(What::ProxyReady(self.processes[pid].who));
+                self.record(What::ProxyReady(self.processes[pid].who));
             }
-            Due::RulesIn(pid) => self.rules_in(pid),
+            Due::RulesIn(pid) => self.install_rules(pid),
             Due::Poll(pid) => self.poll(pid),
             Due::Sample(pid) => self.sample(pid),
             Due::End(pid) => self.end(pid, self.processes[pid].own_code(), false),
@@ -291,32 +291,32 @@ impl<'a> World<'a> {
         self.capture.clone_from(&self.scenario.at_sandbox);
         if let Some(capture) = &self.capture {
             if capture.is_ambient() {
-                self.note(What::NodeProxyReady);
+                self.record(What::NodeProxyReady);
             }
-            self.note(What::Captured(None));
+            self.record(What::Captured(None));
         }
-        self.note(What::SandboxReady);
+        self.record(What::SandboxReady);
         self.inbox.push_back(Event::SandboxCreated);
     }
 
     fn intervene(&mut self, index: usize) {
         match self.scenario.interventions[index].act {
             Act::Delete(grace) => {
-                self.note(What::DeleteRequested);
+                self.record(What::DeleteRequested);
                 self.inbox.push_back(Event::Deleted(grace));
             }
             Act::LoseSandbox => {
-                self.note(What::SandboxLost);
+                self.record(What::SandboxLost);
                 self.inbox.push_back(Event::SandboxLost);
             }
             Act::RestartKubelet => {
                 self.kubelet_down = true;
-                self.note(What::KubeletRestarted);
-                self.later(self.scenario.latency.kubelet_restart, Due::KubeletBack);
+                self.record(What::KubeletRestarted);
+                self.schedule(self.scenario.latency.kubelet_restart, Due::KubeletBack);
             }
             Act::QuitProxy => {
                 if let Some(pid) = self.processes.iter().position(Process::is_proxy) {
-                    self.note(What::ProxyQuit(self.processes[pid].who));
+                    self.record(What::ProxyQuit(self.processes[pid].who));
                     self.end(pid, 0, false);
                 }
             }
