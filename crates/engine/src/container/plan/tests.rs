@@ -296,7 +296,7 @@ async fn mounts_have_the_requested_attributes_and_no_devices() {
 async fn nothing_is_mounted_in_proc_but_what_may_be_covered() {
     let mount = async |target: &'static str| {
         planned(&SandboxSpec::default(), |spec| {
-            spec.mounts.push(Mount::bind("/srv", target))
+            spec.mounts.push(Mount::bind("/srv", target));
         })
         .await
     };
