@@ -111,7 +111,7 @@ mod tests {
     use remora_mtls::{Authority, Chain, PrivateKey, SpiffeId};
     use remora_xds::proto::certificate::IstioCertificateRequest;
     use remora_xds::proto::certificate::istio_certificate_service_server::IstioCertificateService as _;
-    use remora_xds::wishes::BEHALF;
+    use remora_xds::csr_metadata::IMPERSONATED_IDENTITY;
     use std::sync::{Arc, RwLock};
     use std::time::{Duration, SystemTime};
     use tonic::{Code, Request, Status};
@@ -143,7 +143,7 @@ mod tests {
     /// The certificate that an owner of a token gets, for so many seconds, on behalf of another identity if one is given.
     async fn certified(token: &str, seconds: i64, behalf: Option<&str>) -> Result<Chain, Status> {
         let mut authority = Authority::generate("test", SystemTime::now(), HOUR * 100).unwrap();
-        authority.limit(HOUR * 24);
+        authority.limit_lifetime(HOUR * 24);
         let service = Certificates {
             authority: Arc::new(RwLock::new(authority)),
             authenticator: Arc::new(Open),
@@ -158,7 +158,7 @@ mod tests {
         let wish = |text: &str| {
             let kind = Some(Kind::StringValue(text.to_owned()));
             Struct {
-                fields: [(BEHALF.to_owned(), Value { kind })].into(),
+                fields: [(IMPERSONATED_IDENTITY.to_owned(), Value { kind })].into(),
             }
         };
         let mut request = Request::new(IstioCertificateRequest {

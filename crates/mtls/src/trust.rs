@@ -160,4 +160,11 @@ mod tests {
         let domains = TrustDomains::new("mesh.example", &["old.example"]).unwrap();
         assert_eq!(domains.own(), "mesh.example");
     }
+
+    #[test]
+    fn aliases_are_listed_after_the_own_trust_domain() {
+        let domains = TrustDomains::new("mesh.example", &["old.example"]).unwrap();
+        let all: Vec<&str> = domains.all().collect();
+        assert_eq!(all, ["mesh.example", "old.example"]);
+    }
 }
