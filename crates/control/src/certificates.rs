@@ -109,9 +109,9 @@ mod tests {
     use prost_types::value::Kind;
     use prost_types::{Struct, Value};
     use remora_mtls::{Authority, Chain, PrivateKey, SpiffeId};
+    use remora_xds::csr_metadata::IMPERSONATED_IDENTITY;
     use remora_xds::proto::certificate::IstioCertificateRequest;
     use remora_xds::proto::certificate::istio_certificate_service_server::IstioCertificateService as _;
-    use remora_xds::csr_metadata::IMPERSONATED_IDENTITY;
     use std::sync::{Arc, RwLock};
     use std::time::{Duration, SystemTime};
     use tonic::{Code, Request, Status};

@@ -7,7 +7,7 @@ fn options(document: &Value) -> Result<PodOptions, PodError> {
     super::options(&PodView::read(document), &dialect::ISTIO)
 }
 
-fn value_of<'a>(given: &'a [Given], option: Name) -> &'a str {
+fn value_of(given: &[Given], option: Name) -> &str {
     given
         .iter()
         .rev()

@@ -18,6 +18,10 @@ pub struct Target {
 }
 
 /// The role of a process in the mesh.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "a scenario has a handful of them, and the rules are the rare case"
+)]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Role {
     /// A process without a role in the mesh.
