@@ -241,7 +241,8 @@ impl FromStr for Interface {
     type Err = ValueError;
 
     fn from_str(text: &str) -> Result<Self, ValueError> {
-        let allowed = |b: u8| b.is_ascii_graphic() && !b"/:!\"'\\*".contains(&b);
+        // The kernel allows more. Characters with a meaning in scripts and shells are in no real name.
+        let allowed = |b: u8| b.is_ascii_graphic() && !b"/:!\"'\\*;{}$`".contains(&b);
         let body = text.strip_suffix('+').unwrap_or(text);
         let fine = (1..=15).contains(&text.len())
             && !matches!(text, "." | "..")

@@ -117,6 +117,8 @@ fn interfaces_have_names_or_patterns() {
         "a\"b",
         "a*",
         "a\n",
+        "0;J",
+        "a{b",
     ] {
         assert!(interface(bad).is_err(), "{bad:?}");
     }
