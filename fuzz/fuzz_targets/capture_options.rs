@@ -1,4 +1,0 @@
-//! Bytes through the reading of capture options: flags, values, facts or manifests.
-#![no_main]
-
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| remora_capture::fuzz::options(bytes));
