@@ -7,6 +7,9 @@ use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+/// How long a log line may take to appear.
+const LOGS_TIMEOUT: Duration = Duration::from_mins(1);
+
 /// Longer than anything here takes on a busy machine.
 const PATIENCE: Duration = Duration::from_mins(1);
 
@@ -367,9 +370,19 @@ fn several_runs_are_told_apart() {
     assert!(scene.well(&["ps"]).starts_with("RUN"));
     let both = scene.remora(&["logs", "same"]);
     assert!(shown(&both).contains("choose one with --run"), "{}", shown(&both));
-    assert!(shown(&scene.remora(&["logs", "only"])).contains("listening"));
+    // A container runs before its program has written anything.
+    let listens = |arguments: &[&str]| {
+        let began = Instant::now();
+        while !shown(&scene.remora(arguments)).contains("listening") {
+            assert!(
+                began.elapsed() < LOGS_TIMEOUT,
+                "{arguments:?} never shows that it listens"
+            );
+        }
+    };
+    listens(&["logs", "only"]);
     let id = first.child.id().to_string();
-    assert!(shown(&scene.remora(&["logs", "--run", &id, "same"])).contains("listening"));
+    listens(&["logs", "--run", &id, "same"]);
     // What is not its user's business is closed to others.
     let directory = scene.state.path().join(&id);
     assert!(is_private(&directory) && is_private(&directory.join("socket")));
