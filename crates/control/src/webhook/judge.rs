@@ -85,7 +85,7 @@ mod tests {
     fn broken() -> Value {
         json!({"metadata": {"name": "web"}, "spec": {
             "initContainers": [
-                {"name": "istio-init", "image": "proxyv2", "args": ["istio-iptables", "-p", "15001", "-z", "15006"]},
+                {"name": "istio-init", "image": "proxyv2", "args": ["istio-iptables", "-p", "15001", "-z", "15006", "-i", "*", "-b", "*"]},
                 {"name": "migrate", "image": "curlimages/curl", "command": ["curl", "http://db:80/"]}],
             "containers": [
                 {"name": "web", "image": "web:1"},
