@@ -8,8 +8,11 @@ use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 const USER: u32 = 12345;
+/// How long the application may take to answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// A meshed Deployment behind a Service.
 const SHOP: &str = "
@@ -139,14 +142,25 @@ fn mappers() -> Option<PathBuf> {
     std::env::split_paths(&path).find(|dir| dir.join("newuidmap").is_file())
 }
 
+/// The answer of the published port. A pod without a readiness probe is ready before its application listens, so
+/// connections may be reset at first.
 fn get(address: &str) -> String {
-    let mut stream = TcpStream::connect(address).unwrap();
-    stream
-        .write_all(b"GET / HTTP/1.1\r\nHost: web\r\nConnection: close\r\n\r\n")
-        .unwrap();
+    let began = Instant::now();
+    loop {
+        match try_get(address) {
+            Ok(answer) if !answer.is_empty() => return answer,
+            other => assert!(began.elapsed() < ANSWER_TIMEOUT, "no answer: {other:?}"),
+        }
+        std::thread::park_timeout(Duration::from_millis(10));
+    }
+}
+
+fn try_get(address: &str) -> std::io::Result<String> {
+    let mut stream = TcpStream::connect(address)?;
+    stream.write_all(b"GET / HTTP/1.1\r\nHost: web\r\nConnection: close\r\n\r\n")?;
     let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    answer
+    stream.read_to_string(&mut answer)?;
+    Ok(answer)
 }
 
 #[test]
