@@ -245,18 +245,29 @@ fn sleeper(script: &str, seconds: u32, more: &str) -> String {
 
 const PROGRAMS_ONLY: &str = "    volumeMounts: [PROGRAMS]\n";
 
+/// The process that sleeps for so long. While the shell executes it, no process has its command line.
+fn sleeping(run: &Running, seconds: u32) -> u32 {
+    let began = std::time::Instant::now();
+    loop {
+        if let [pid] = run.processes(&format!("sleep {seconds}"))[..] {
+            return pid;
+        }
+        assert!(began.elapsed() < running::PATIENCE, "{}", run.said());
+        std::thread::park_timeout(std::time::Duration::from_millis(5));
+    }
+}
+
 /// User ids (real, effective, saved, of files) of the process that sleeps for so long, as this machine sees them.
 fn users_of(run: &Running, seconds: u32) -> Vec<u32> {
-    let pids = run.processes(&format!("sleep {seconds}"));
-    assert_eq!(pids.len(), 1, "{}", run.said());
-    let status = std::fs::read_to_string(format!("/proc/{}/status", pids[0])).unwrap();
+    let pid = sleeping(run, seconds);
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("Uid:")).unwrap();
     line.split_whitespace().map(|id| id.parse().unwrap()).collect()
 }
 
 /// The ids of this machine behind the users of that process: the first, and how many.
 fn range_of(run: &Running, seconds: u32) -> (u32, u32) {
-    let pid = run.processes(&format!("sleep {seconds}"))[0];
+    let pid = sleeping(run, seconds);
     let map = std::fs::read_to_string(format!("/proc/{pid}/uid_map")).unwrap();
     assert_eq!(
         map,
