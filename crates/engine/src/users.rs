@@ -1,6 +1,6 @@
 //! User namespaces of pods: root's pods do not have root's power.
 //!
-//! [`decide`] says without IO whether a pod has users of its own, from what the pod asks for and what this machine can
+//! `decide` says without IO whether a pod has users of its own, from what the pod asks for and what this machine can
 //! do. [`Users`] knows the latter, looks once, and gives each pod ids that no other pod has. [`UserNamespace`] is one
 //! such namespace, with the network, ipc and uts namespaces that belong to it: in namespaces that belong to the
 //! machine's users the root of a pod could neither write rules nor change settings.
