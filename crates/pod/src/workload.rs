@@ -1,8 +1,9 @@
 //! Finds the pods in an object of any kind, by its structure.
 //!
 //! A pod template is recognised by what it is (`spec.containers` is a list), not by a list of kinds, so Argo
-//! Rollouts, Knative Services and unknown custom resources are found too. A list is searched item by item. Only for the kinds of Kubernetes and `OpenShift` themselves is a missing template an error;
-//! for any other kind it just means that there is no pod in it.
+//! Rollouts, Knative Services and unknown custom resources are found too. A list is searched item by item. Only for the
+//! kinds of Kubernetes and `OpenShift` themselves is a missing template an error; for any other kind it means that
+//! there is no pod in it.
 //!
 //! differs from istio: `kube-inject` knows eight kinds and copies all others silently, because it decodes into
 //! compiled types.

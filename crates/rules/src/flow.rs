@@ -9,12 +9,11 @@ use crate::explain::{ConnectionState, Decision, Direction, Evaluator, Fate, Pack
 use crate::intent::{Destinations, Dns, Groups, Inbound, Intent};
 use crate::options::{HostFacts, Name, Settings, SettingsError};
 use crate::plan::{Plan, plan};
-use crate::pod::{self, PodOptions};
+use crate::pod::{self, PodError};
 use crate::rule::{Match, OwnerKind, Protocol, Rule};
 use crate::switch::State;
 use crate::value::{Cidr, Owner, Ports};
 use remora_pod::spec::PodView;
-use std::error::Error;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -49,6 +48,17 @@ impl fmt::Display for Exempt {
             Self::Udp => f.write_str("udp"),
         }
     }
+}
+
+/// Why the rules of a pod are unknown: the program that installs them refuses its options.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CaptureError {
+    /// The command line of the init container.
+    #[error(transparent)]
+    Arguments(#[from] PodError),
+    /// A value.
+    #[error(transparent)]
+    Value(#[from] SettingsError),
 }
 
 /// One kind of outbound connection.
@@ -97,45 +107,36 @@ impl Capture {
         }
     }
 
-    /// The rules for settings, on a host with IPv6.
-    pub fn from_settings(settings: &Settings) -> Self {
-        let host = HostFacts {
-            ipv6: true,
-            dns_servers: vec![PLACEHOLDER_DNS_SERVER],
-            proxy_user: None,
-        };
-        Self::new(settings.intent(&host).0)
+    /// The rules of a pod, from its manifest.
+    ///
+    /// `istio-iptables` installs nothing if an option is unusable. Then the rules are those that capture everything, so
+    /// that no flow looks exempt by mistake, together with the error.
+    pub fn of_pod(pod: &PodView, dialect: &'static Dialect) -> (Self, Option<CaptureError>) {
+        match Self::read(pod, dialect) {
+            Ok(capture) => (capture, None),
+            Err(error) => (Self::everything(dialect), Some(error)),
+        }
     }
 
-    /// The rules of a pod, from its manifest. Unusable options are left out and returned as warnings.
-    pub fn of_pod(pod: &PodView, dialect: &'static Dialect) -> (Self, Vec<String>) {
-        let mut problems = Vec::new();
-        let mut options = pod::options(pod, dialect).unwrap_or_else(|error| {
-            problems.push(error_chain(&error));
-            pod::annotation_options(pod, dialect)
-        });
-        let settings = loop {
-            match Settings::read(&options.given, &options.environment) {
-                Ok(settings) => break settings,
-                Err(error) => {
-                    problems.push(error_chain(&error));
-                    if !remove_option(&mut options, &error) {
-                        options = PodOptions {
-                            given: Vec::new(),
-                            environment: std::collections::BTreeMap::new(),
-                            ..options
-                        };
-                    }
-                }
-            }
-        };
-        let mut capture = Self::from_settings(&settings);
-        let has_group = options.given.iter().any(|g| g.option == Name::ProxyGid);
-        if dialect.gid.is_none() && !has_group {
-            capture.intent.proxy_gids.clear();
-            capture = Self::new(capture.intent);
+    fn read(pod: &PodView, dialect: &'static Dialect) -> Result<Self, CaptureError> {
+        let options = pod::options(pod, dialect)?;
+        let settings = Settings::read(&options.given, &options.environment)?;
+        let mut intent = model_intent(&settings);
+        // A mesh whose rules exempt no group: Istio's default would be the group of the proxy's user.
+        if dialect.gid.is_none() && !options.given.iter().any(|g| g.option == Name::ProxyGid) {
+            intent.proxy_gids.clear();
         }
-        (capture, problems)
+        Ok(Self::new(intent))
+    }
+
+    /// Captures all traffic except the proxy's own.
+    fn everything(dialect: &Dialect) -> Self {
+        Self::new(Intent {
+            proxy_uids: vec![Owner::Id(dialect.uid)],
+            proxy_gids: dialect.gid.map(Owner::Id).into_iter().collect(),
+            inbound: Inbound::AllExcept(dialect.own_ports.iter().copied().map(Ports::one).collect()),
+            ..Intent::default()
+        })
     }
 
     /// The capture of a node proxy: no user is exempt, and probes from the node are not captured.
@@ -336,26 +337,14 @@ fn offset_address(address: IpAddr, step: u32) -> IpAddr {
     }
 }
 
-/// Removes the option that an error is about; `false` if neither flags nor environment had set it.
-fn remove_option(options: &mut PodOptions, error: &SettingsError) -> bool {
-    let option = error.given().option;
-    let before = (options.given.len(), options.environment.len());
-    options.given.retain(|given| given.option != option);
-    for name in option.spec().env {
-        options.environment.remove(*name);
-    }
-    (options.given.len(), options.environment.len()) != before
-}
-
-fn error_chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(error) = next {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        next = error.source();
-    }
-    text
+/// The intent of settings in the model: the host is taken to have IPv6 and one DNS server.
+fn model_intent(settings: &Settings) -> Intent {
+    let host = HostFacts {
+        ipv6: true,
+        dns_servers: vec![PLACEHOLDER_DNS_SERVER],
+        proxy_user: None,
+    };
+    settings.intent(&host).0
 }
 
 /// Why the deciding rule exempts the packet.

@@ -12,13 +12,12 @@ use remora_pod::spec::{Container, PodView};
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PodError {
     /// The init container's command line cannot be read.
-    #[error("read the arguments of container {container}")]
+    #[error("arguments of container {container}: {error}")]
     Arguments {
         /// The container.
         container: String,
         /// The parse error.
-        #[source]
-        source: ArgvError,
+        error: ArgvError,
     },
 }
 
@@ -49,9 +48,9 @@ pub fn options(pod: &PodView, dialect: &'static Dialect) -> Result<PodOptions, P
             continue;
         };
         let given = if dialect.program.is_some() {
-            parse_argv(arguments).map_err(|source| PodError::Arguments {
+            parse_argv(arguments).map_err(|error| PodError::Arguments {
                 container: container.name.clone(),
-                source,
+                error,
             })?
         } else {
             with_defaults(translate_flags(arguments, dialect), dialect)

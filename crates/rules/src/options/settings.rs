@@ -57,20 +57,6 @@ pub enum SettingsError {
     },
 }
 
-impl SettingsError {
-    /// The unusable value and its origin.
-    pub const fn given(&self) -> &Given {
-        match self {
-            Self::Value { given, .. }
-            | Self::Choice { given, .. }
-            | Self::ExcludeAll { given }
-            | Self::TooManyGroups { given, .. }
-            | Self::Loopback { given }
-            | Self::Conflict { given, .. } => given,
-        }
-    }
-}
-
 /// The back end that installs the rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Backend {

@@ -167,8 +167,8 @@ pub static RM027: Rule = Rule {
     title: "capture options that cannot be used",
     what: "A flag, an environment variable or an annotation that configures traffic capture has a value that \
            `istio-iptables` refuses, or is a flag that it does not know.",
-    why: "The program that installs the rules ends with an error instead of guessing. The check goes on as if the \
-           option were absent.",
+    why: "The program that installs the rules ends with an error instead of guessing. The check goes on as if all \
+           traffic were captured.",
     seen: "`Init:Error`, then `Init:CrashLoopBackOff` of the init container; with CNI the sandbox is not created.",
     remedy: "Correct the value that the finding names. `remora capture explain` shows what the rules do.",
 };

@@ -123,28 +123,29 @@ fn not_captured(found: &mut Found<'_>) {
 /// RM027: capture options that the program which installs the rules refuses.
 fn unusable_options(found: &mut Found<'_>) {
     let setup = &found.analysis.setup;
-    let slot = match setup.capture_at {
-        CapturePoint::Container(slot) => Some(slot),
-        CapturePoint::Sandbox | CapturePoint::Never => None,
+    let Some(error) = &setup.capture_error else { return };
+    let (slot, field, consequence) = match setup.capture_at {
+        CapturePoint::Container(slot) => (
+            Some(slot),
+            "/args",
+            format!("{} fails, and no container behind it starts", found.name(slot)),
+        ),
+        CapturePoint::Sandbox | CapturePoint::Never => (
+            None,
+            "/metadata/annotations",
+            "the node does not install the rules, and the pod does not start".to_owned(),
+        ),
     };
-    let causes = setup.problems.clone();
-    for cause in causes {
-        let consequence = match slot {
-            Some(slot) => format!("{} fails, and no container behind it starts", found.name(slot)),
-            None => "the node does not install the rules, and the pod does not start".to_owned(),
-        };
-        let field = slot.map_or("/metadata/annotations", |_| "/args").to_owned();
-        found.add(Case {
-            rule: &pages::RM027,
-            severity: Severity::Error,
-            slot,
-            field,
-            cause,
-            consequence,
-            cycle: None,
-            fixes: Vec::new(),
-        });
-    }
+    found.add(Case {
+        rule: &pages::RM027,
+        severity: Severity::Error,
+        slot,
+        field: field.to_owned(),
+        cause: error.to_string(),
+        consequence,
+        cycle: None,
+        fixes: Vec::new(),
+    });
 }
 
 /// Labels and annotations that request injection into a mesh.

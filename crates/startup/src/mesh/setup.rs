@@ -3,6 +3,7 @@
 use super::{ISTIO, MESHES, Mesh, Mode};
 use crate::network::Capture;
 use remora_pod::spec::{Container, Handler, Kind, PodView, Slot};
+use remora_rules::flow::CaptureError;
 use remora_rules::pod;
 
 /// From when traffic is captured.
@@ -40,8 +41,8 @@ pub struct Setup {
     pub capture_at: CapturePoint,
     /// What is captured.
     pub capture: Capture,
-    /// Capture options of the pod that cannot be used.
-    pub problems: Vec<String>,
+    /// Why the capture options of the pod cannot be used.
+    pub capture_error: Option<CaptureError>,
     /// What delays the containers after the proxy until it is ready.
     pub gate: Gate,
     /// How long the proxy keeps running after its stop signal, in seconds.
@@ -96,7 +97,7 @@ impl Setup {
             proxy: None,
             capture_at: CapturePoint::Never,
             capture: Capture::default(),
-            problems: Vec::new(),
+            capture_error: None,
             gate: Gate::Open,
             drain_seconds: mesh.drain_seconds,
             rewrites: false,
@@ -147,7 +148,7 @@ impl Setup {
         } else {
             Mode::of(by.is_none(), native, hold)
         };
-        let (capture, problems) = Capture::of_pod(view, mesh.dialect);
+        let (capture, capture_error) = Capture::of_pod(view, mesh.dialect);
         // istio: the agent takes the drain time from its environment.
         let drain = container
             .env("TERMINATION_DRAIN_DURATION_SECONDS")
@@ -162,7 +163,7 @@ impl Setup {
             proxy: Some(proxy),
             capture_at,
             capture,
-            problems,
+            capture_error,
             gate,
             drain_seconds,
             rewrites,
